@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -24,37 +24,8 @@ from baton.model_runner.channel import AUDIT_VARIABLE
 _WARNING: Final = "called a synchronizing"  # torch's and torch_npu's
 
 
-class Audit(Protocol):
-    """Whether, and what, is counted."""
-
-    def watching(self) -> Any:
-        """Return a context manager in which this thread's waits count."""
-
-    def snapshot(self) -> dict[str, int]:
-        """Return how often each line has waited."""
-
-    def stop(self) -> None:
-        """Give the process back what was replaced for it. Idempotent."""
-
-
-class NoAudit:
-    """Counts nothing."""
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """See `Audit`."""
-        yield
-
-    def snapshot(self) -> dict[str, int]:
-        """See `Audit`."""
-        return {}
-
-    def stop(self) -> None:
-        """See `Audit`."""
-
-
 class SyncAudit:
-    """Counts what it is told of while a thread is watched."""
+    """Counts what it is told of while a thread is watched; by itself it is told of nothing."""
 
     def __init__(self) -> None:
         self._sites: Counter[str] = Counter()
@@ -62,7 +33,7 @@ class SyncAudit:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """See `Audit`."""
+        """Count this thread's waits."""
         before = getattr(self._watched, "depth", 0)
         self._watched.depth = before + 1
         try:
@@ -76,11 +47,11 @@ class SyncAudit:
             self._sites[site] += 1
 
     def snapshot(self) -> dict[str, int]:
-        """See `Audit`."""
+        """Return how often each line has waited."""
         return dict(self._sites)
 
     def stop(self) -> None:
-        """See `Audit`."""
+        """Give the process back what was replaced for it. Idempotent."""
 
 
 class TorchAudit(SyncAudit):
@@ -96,7 +67,6 @@ class TorchAudit(SyncAudit):
         module.set_sync_debug_mode("warn")
 
     def stop(self) -> None:
-        """See `Audit`."""
         if warnings.showwarning == self._hear:
             warnings.showwarning = self._show
             self._module.set_sync_debug_mode("default")
@@ -108,10 +78,10 @@ class TorchAudit(SyncAudit):
             self._show(message, category, filename, lineno, *rest)
 
 
-def make_audit(device: torch.device, environ: Mapping[str, str]) -> Audit:
+def make_audit(device: torch.device, environ: Mapping[str, str]) -> SyncAudit:
     """Return what the environment asks for, as far as the device can tell."""
     if environ.get(AUDIT_VARIABLE) != "1" or device.type == "cpu":
-        return NoAudit()
+        return SyncAudit()
     return TorchAudit(torch.get_device_module(device))
 
 

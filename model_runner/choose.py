@@ -19,22 +19,13 @@ class WorkerRefusedError(RuntimeError):
 
 
 def detect_device() -> str:
-    """Return vLLM's name for the device of this machine."""
     from vllm.platforms import current_platform  # imports torch, and the device's plugin if there is one
 
     return str(current_platform.device_type)
 
 
 def worker_class(device: str, model_runner: str = "auto") -> str:
-    """Return the import path of a device's worker class.
-
-    Args:
-        device: As vLLM names it.
-        model_runner: `baton`, `engine`, or `auto`; see `resolve`.
-
-    Raises:
-        UnknownDeviceError: there is none.
-    """
+    """Return the import path of a device's worker class; `model_runner`: see `resolve`."""
     if device not in MODULES:
         raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(MODULES)}")
     return f"{MODULES[device]}.{OURS if resolve(device, model_runner) == 'baton' else ENGINES}"
@@ -48,15 +39,7 @@ def resolve(device: str, model_runner: str) -> str:
 
 
 def refuse_ascend(additional_config: object, device: str) -> None:
-    """Check that vllm-ascend's plain worker is the one that this NPU and this configuration run.
-
-    Args:
-        additional_config: vLLM's, where vllm-ascend's settings are.
-        device: vllm-ascend's name for the NPU's family.
-
-    Raises:
-        WorkerRefusedError: it is another one, which Baton's workers do not derive from.
-    """
+    """Refuse an NPU's family, by vllm-ascend's name, or a configuration for which it runs a worker that Baton's do not derive from."""
     if device == "_310P":
         raise WorkerRefusedError(
             "on a 310P vllm-ascend runs a worker of its own (NPUWorker310), with another layout of the KV cache: Baton has none "

@@ -49,13 +49,7 @@ def node_config_of(vllm_config: "VllmConfig") -> ConnectorConfig | None:
 
 
 def connect_ranks(vllm_config: "VllmConfig") -> RankMonitor | RankLink | None:
-    """Connect this rank with those on other hosts, if there are any.
-
-    All ranks of the engine call it at the same time.
-
-    Raises:
-        ConnectorError: the others are not reached, or hold another secret.
-    """
+    """Connect this rank with those on other hosts, if there are any; all ranks of the engine call it at the same time."""
     parallel = vllm_config.parallel_config
     config = node_config_of(vllm_config)
     if getattr(parallel, "nnodes_within_dp", 1) == 1 or config is None:
@@ -74,7 +68,7 @@ def connect_ranks(vllm_config: "VllmConfig") -> RankMonitor | RankLink | None:
 
 
 def _end(who: str, farewell: bool) -> None:
-    """RankLink this process; vLLM's executor on this host then ends all the others."""
+    """End this process; vLLM's executor on this host then ends all the others."""
     if farewell:
         logger.warning("%s has been stopped: so is this one", who)
     else:

@@ -75,7 +75,6 @@ class RankMonitor:
         self._watch = _Watch({end: f"rank {index}" for index, end in self._ends.items()}, lost)
 
     def close(self) -> None:
-        """Take leave. Idempotent."""
         self._listening.close()
         if self._watch is not None:
             self._watch.close()
@@ -120,7 +119,6 @@ class RankLink:
         self._watch = _Watch({self._socket: "the node's first rank"}, lost)
 
     def close(self) -> None:
-        """Take leave. Idempotent."""
         self._watch.close()
         self._socket.close()
 

@@ -11,7 +11,7 @@ from baton.kv_connector.control.status_endpoints import Door
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
 from baton.kv_connector.worker_side.hosts import door_of
-from baton.model_runner.audit import Audit, NoAudit, make_audit
+from baton.model_runner.audit import SyncAudit, make_audit
 from baton.model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
 from baton.model_runner.multi_host import node_config_of
 
@@ -24,7 +24,7 @@ class Reports:
     device: Any
     model_runner: Any
     vllm_config: Any
-    _audit: Audit = NoAudit()
+    _audit = SyncAudit()
     _report_server: StatusServer | None = None
 
     def init_device(self) -> None:
@@ -37,12 +37,10 @@ class Reports:
             self._report_server = _serve(Path(folder, f"dp{engine}") if engine else Path(folder), self)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model, watched."""
         with self._audit.watching():
             return super().execute_model(*args, **kwargs)  # type: ignore[misc]
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample, watched."""
         with self._audit.watching():
             return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
 
@@ -60,7 +58,6 @@ class Reports:
         return report
 
     def shutdown(self) -> None:
-        """Stop what was started here, then the worker."""
         self._audit.stop()
         if self._report_server is not None:
             self._report_server.stop()

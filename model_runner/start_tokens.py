@@ -46,7 +46,6 @@ class StartTokens:
             return _noted(super().execute_model(scheduler_output, *args, **kwargs))  # type: ignore[misc]
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample, and say what."""
         if not self.use_v2_model_runner:
             for generator in self.model_runner.input_batch.generators.values():
                 if isinstance(generator, RewindableGenerator):
@@ -63,25 +62,18 @@ class NotedOutput:
         self._connector = connector
 
     def get_output(self) -> Any:
-        """Wait for it."""
         output = self._output.get_output()
         self._connector.tokens_sampled(output)
         return output
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the output's own."""
         return getattr(self._output, name)
 
 
 def reseed(seed: int, data_parallel_index: int) -> None:
     """Seed what unseeded requests are sampled with: alike on all ranks of a decode engine, unlike on any other engine.
 
-    Args:
-        seed: the node's (`--seed`), by default the same on every node.
-        data_parallel_index: of the engine.
-
-    Source:
-        vLLM's `set_random_seed`, which tells the engines of one node apart.
+    By default `seed` is the same on every node. vLLM's `set_random_seed` tells the engines of one node apart.
     """
     drawn = int(np.random.SeedSequence((seed, data_parallel_index, _DECODE)).generate_state(1)[0])
     random.seed(drawn)
@@ -90,13 +82,9 @@ def reseed(seed: int, data_parallel_index: int) -> None:
 
 
 def advance(generator: torch.Generator, draws: int, vocab_size: int, *, fp64: bool = False) -> None:
-    """Bring a generator to where it is after so many tokens have been sampled with it, as vLLM's V1 sampler draws.
+    """Bring one request's generator to where it is after so many tokens have been sampled with it by vLLM's V1 sampler.
 
-    Args:
-        generator: of one request; on any device.
-        draws: tokens.
-        vocab_size: of the model.
-        fp64: whether noise is drawn in float64 (`--use-fp64-gumbel`).
+    `fp64`: whether noise is drawn in float64 (`--use-fp64-gumbel`).
 
     Source:
         `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each token).

@@ -25,11 +25,7 @@ class VoidsFirst:
 
 
 def refuse_v2(worker: VoidsFirst) -> None:
-    """Check that a worker with `TokenTransfer` gets the runner that it is made for.
-
-    Raises:
-        WorkerRefusedError: vLLM has chosen its V2 runner, which would run without it.
-    """
+    """Refuse a worker with `TokenTransfer` for which vLLM has chosen its V2 runner, which would run without it."""
     if worker.use_v2_model_runner:
         raise WorkerRefusedError(
             f"{type(worker).__module__}.{type(worker).__name__} brings sampled tokens by TokenTransfer, which needs vLLM's V1 "

@@ -55,9 +55,7 @@ class Ages:
     def find_overdue(self, calls: Mapping[int, Call], now_s: float) -> Overdue | None:
         """Add the time since the last look to the calls that ran then too; return the longest one if it is overdue.
 
-        Args:
-            calls: What runs now, by a number that no other call ever has.
-            now_s: A monotonic clock's time.
+        Calls are known by numbers that no other call ever has; `now_s` is a monotonic clock's.
         """
         passed_s = 0.0 if self._last_s is None else min(now_s - self._last_s, _MAX_TICKS * self._tick_s)
         self._last_s = now_s
@@ -93,12 +91,7 @@ class Watchdog:
     """A thread that looks after the calls of a worker's steps."""
 
     def __init__(self, bound_s: float, end: Callable[[Overdue, float], None] = end_process) -> None:
-        """Make it.
-
-        Args:
-            bound_s: How long a call may take.
-            end: Is told of the first call that takes longer, and the bound; called once, in the watchdog's thread.
-        """
+        """`end` is told of the first call that takes longer than the bound; once, in the watchdog's thread."""
         self._bound_s = bound_s
         self._end = end
         self._tick_s = max(0.01, min(TICK_S, bound_s / 8))
@@ -108,12 +101,10 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="step-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to look; idempotent."""
         if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(LAST_RESORT_S)

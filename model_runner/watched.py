@@ -25,17 +25,14 @@ class Watched:
         return result
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model, watched."""
         with self._watch("execute_model"):
             return self._watch_output(super().execute_model(*args, **kwargs))  # type: ignore[misc]
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample, watched."""
         with self._watch("sample_tokens"):
             return self._watch_output(super().sample_tokens(*args, **kwargs))  # type: ignore[misc]
 
     def take_draft_token_ids(self) -> Any:
-        """Wait for drafts, watched."""
         with self._watch("take_draft_token_ids"):
             return super().take_draft_token_ids()  # type: ignore[misc]
 
@@ -45,7 +42,6 @@ class Watched:
             super().execute_dummy_batch()  # type: ignore[misc]
 
     def shutdown(self) -> None:
-        """Stop watching, then the worker."""
         if self._watchdog is not None:
             self._watchdog.stop()
         super().shutdown()  # type: ignore[misc]
@@ -68,12 +64,10 @@ class WatchedOutput:
         self._watchdog = watchdog
 
     def get_output(self) -> Any:
-        """Wait for it, watched."""
         with self._watchdog.call("get_output"):
             return self._output.get_output()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the output's own."""
         return getattr(self._output, name)
 
 

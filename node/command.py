@@ -73,7 +73,6 @@ def keys(role: Role) -> list[str]:
 
 
 def own_flags(role: Role) -> list[str]:
-    """Return the flags that are not vLLM's."""
     return ["--config", *(flag_name(key) for key in keys(role))]
 
 
@@ -98,7 +97,6 @@ class _Once(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Take the value of one flag."""
         if hasattr(namespace, self.dest):
             parser.error(f"{option_string} is given twice")
         setattr(namespace, self.dest, values)

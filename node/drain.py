@@ -28,17 +28,12 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._watching = False
-        self._received = False
-
-    @property
-    def received(self) -> bool:
-        """Whether the process has been told to stop."""
-        return self._received
+        self.received = False
 
     @property
     def ended_unasked(self) -> bool:
         """Whether a server that has ended did so by itself, as vLLM's does when its engine dies."""
-        return self._watching and not self._received
+        return self._watching and not self.received
 
     def watch(self) -> None:
         """Note SIGINT from now on. The event loop's own handler still runs: it is told through the wake-up descriptor."""
@@ -47,8 +42,7 @@ class StopSignals:
         signal.siginterrupt(signal.SIGINT, False)  # as the event loop has it
 
     def record_stop(self) -> None:
-        """The process has been told to stop."""
-        self._received = True
+        self.received = True
 
 
 STOP_SIGNALS: Final = StopSignals()
@@ -63,13 +57,7 @@ class Drain:
     """Whether this node is on its way out, and what it still has to end."""
 
     def __init__(self, timeout_s: float, pending: Pending = nothing, stop: Callable[[], None] | None = None) -> None:
-        """Wait for no signal yet.
-
-        Args:
-            timeout_s: how long to wait for requests and transfers.
-            pending: how many transfers are still to be waited for; raises `NoAnswerError`.
-            stop: called once, at the end.
-        """
+        """`pending` says how many transfers are to be waited for, or raises `NoAnswerError`; `stop` is called once, at the end."""
         self._timeout_s = timeout_s
         self._pending = pending
         self._stop = stop or _stop_vllm

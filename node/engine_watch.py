@@ -22,12 +22,10 @@ class EngineWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look; idempotent."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
         if self._task is not None:
             self._task.cancel()
 

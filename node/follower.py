@@ -36,16 +36,11 @@ class Stop:
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 
     def end(self, _number: int, _frame: FrameType | None) -> None:
-        """End this process."""
         raise SystemExit(EXIT_FAILED)
 
 
 def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
     """Run this host's ranks until they end.
-
-    Args:
-        arguments: Of vLLM's server.
-        drain_timeout_s: How long the first host may take to drain.
 
     Raises:
         SystemExit: with 0 if the node was stopped, with `EXIT_FAILED` if a rank was lost.
@@ -67,7 +62,6 @@ def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
 
 
 def _parser() -> Any:
-    """Return vLLM's own parser of its server's arguments."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     return _make_parser()(FlexibleArgumentParser())

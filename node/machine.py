@@ -43,7 +43,6 @@ def locked_bytes(process: Path = PROCESS) -> int:
 
 
 def rdma_devices(folder: Path = RDMA) -> list[RdmaDevice]:
-    """Return the RDMA cards that this process sees."""
     if not folder.is_dir():
         return []
     return [RdmaDevice(name=card.name, active=_is_active(card)) for card in sorted(folder.iterdir())]

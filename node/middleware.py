@@ -18,7 +18,7 @@ from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
-from baton.node.connector.connector_channel import CancelClient, Outcomes, SnapshotClient
+from baton.node.connector.connector_channel import ConnectorClient, Outcomes
 from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
 from baton.node.errors import NoAnswerError
@@ -76,12 +76,11 @@ class NodeMiddleware:
         self._secret = settings.secret
         self._first_token_wait_s = settings.first_token_wait_s
         self._outcomes = Outcomes(settings.runtime_dir)
-        self._snapshots = SnapshotClient(settings.runtime_dir, settings.secret)
+        self._connector = ConnectorClient(settings.runtime_dir, settings.secret)
         self._refusals = Refusals(logger)
-        self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots, self._refusals)
-        self._cancels = CancelClient(settings.runtime_dir, settings.secret)
+        self._metrics = ConnectorMetrics(settings.traits.role, self._connector, self._refusals)
         gate = BearerGate(settings.secret, self._refusals)
-        self._cancel_api = CancelApi(gate, self._cancels)
+        self._cancel_api = CancelApi(gate, self._connector)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
         self._starts = False  # requests with tokens, as far as is known
@@ -91,32 +90,30 @@ class NodeMiddleware:
             role=settings.traits.role,
             model=settings.model,
             gate=gate,
-            snapshots=self._snapshots,
+            connector=self._connector,
             refusals=self._refusals,
             is_draining=lambda: self._drain.begun,
             load=self._load.now,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection's scope."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, self._with_channels(scope, send))
-        elif scope["type"] == "http" and scope["path"] in PATHS:
-            await self._api.answer(scope, send)
-        elif scope["type"] == "http" and scope["path"] == CANCEL_PATH:
-            await self._cancel_api.answer(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == PROBE_PATH:
-            await self._probe_api.answer(scope, receive, send)
-        elif scope["type"] == "http" and scope["method"] == "POST":
-            await self._work(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
-            await self._metrics.scrape()
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == OPENAPI_PATH:
-            await self._openapi.build(scope["app"])
-            await self._app(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            send = self._with_channels(scope, send)
+        elif scope["type"] == "http":
+            path = scope["path"]
+            if path in PATHS:
+                return await self._api.answer(scope, send)
+            if path == CANCEL_PATH:
+                return await self._cancel_api.answer(scope, receive, send)
+            if path == PROBE_PATH:
+                return await self._probe_api.answer(scope, receive, send)
+            if scope["method"] == "POST":
+                return await self._work(scope, receive, send)
+            if path.rstrip("/") == METRICS_PATH:
+                await self._metrics.scrape()
+            elif path == OPENAPI_PATH:
+                await self._openapi.build(scope["app"])
+        return await self._app(scope, receive, send)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._drain.begun:
@@ -159,7 +156,7 @@ class NodeMiddleware:
         if self._starts:  # that does not change
             return ""
         try:
-            snapshots = await self._snapshots.both()
+            snapshots = await self._connector.both()
         except NoAnswerError as exc:
             return f"whether this node starts requests with tokens is not known: {exc}"
         self._starts = bool(snapshots.scheduler.get("first_tokens"))
@@ -167,7 +164,7 @@ class NodeMiddleware:
 
     async def _held_prompts(self) -> int:
         """How many finished prompts wait until their pushes have ended."""
-        transfers = (await self._snapshots.both()).scheduler.get("transfers", [])
+        transfers = (await self._connector.both()).scheduler.get("transfers", [])
         return sum(transfer.get("state") == "held" for transfer in transfers)
 
     def _with_channels(self, scope: Scope, send: Send) -> Send:
@@ -179,8 +176,7 @@ class NodeMiddleware:
                 tap_outputs()
                 self._outcomes.start()
                 self._metrics.start()
-                self._snapshots.start()
-                self._cancels.start()
+                self._connector.start()
                 self._probe_api.start()
                 self._drain.take_signal()
                 engine.start()
@@ -189,8 +185,7 @@ class NodeMiddleware:
                 engine.stop()
                 self._outcomes.stop()
                 self._metrics.stop()
-                self._snapshots.stop()
-                self._cancels.stop()
+                self._connector.stop()
                 await self._probe_api.stop()
             await send(message)
 

@@ -9,11 +9,11 @@ import runpy
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
-from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.probe import Place
 from baton.contracts.secret import read_secret
@@ -25,7 +25,7 @@ from baton.node.engine_watch import EXIT_ENGINE_ENDED
 from baton.node.errors import StartRefusedError
 from baton.node.follower import follow
 from baton.node.middleware import GateSettings, configure
-from baton.node.roles import TRAITS, RoleTraits, node_config
+from baton.node.roles import TRAITS, node_config
 from baton.node.startup import checks, environment, kv_cache, weights
 from baton.node.startup.addresses import Addresses, resolve
 from baton.node.startup.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
@@ -54,22 +54,18 @@ def run(
 ) -> None:
     """Serve until the process is told to stop.
 
-    Args:
-        role: What kind of node.
-        config: The whole configuration; the node's own section is chosen by `role`.
-        runtime_dir: An existing folder of this node alone, for the sockets between its processes.
-        connector_module: Where vLLM finds the class `BatonConnector`; tests put a probe there.
-        own_flags: Of the command line, to be named where an unknown flag is near to one.
+    `runtime_dir` is an existing folder of this node alone, for the sockets between its processes. `own_flags`, the command
+    line's, are named where an unknown flag is near to one. Tests put a probe in the connector's place.
 
     Raises:
         SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if stopped
             before it was ready.
     """
     try:
-        plan = _check(role, config, runtime_dir, own_flags)
-        arguments = _prepare(plan, config, connector_module)
-        if plan.hosts.follows:
-            follow(arguments, plan.node.drain_timeout_s)
+        found = _check(role, config, runtime_dir, own_flags)
+        arguments = _prepare(role, config, runtime_dir, found, connector_module)
+        if found.hosts.follows:
+            follow(arguments, node_config(role, config).drain_timeout_s)
         else:
             _hand_over(arguments)
             if STOP_SIGNALS.ended_unasked:
@@ -77,26 +73,22 @@ def run(
                     f"{role} node: vLLM's server ended by itself: its engine has died, see the lines above\n"
                 )
                 raise SystemExit(EXIT_ENGINE_ENDED)
-    except StartRefusedError as exc:
+    except (StartRefusedError, ConnectorConfigError, choose.UnknownDeviceError) as exc:
         sys.stderr.write(f"{role} node: {exc}\n")
         raise SystemExit(EXIT_REFUSED) from exc
     except KeyboardInterrupt as exc:
         raise SystemExit(EXIT_INTERRUPTED) from exc
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Found(NamedTuple):
     """What the checks have established."""
 
-    traits: RoleTraits
-    node: NodeConfig
     secret_file: Path
-    runtime_dir: Path
     addresses: Addresses
     hosts: Hosts
 
 
-def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequence[str]) -> _Plan:
+def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequence[str]) -> _Found:
     traits, node = TRAITS[role], node_config(role, config)
     refuse_owned(node.vllm_args)
     refuse_unknown(node.vllm_args, own_flags)
@@ -113,33 +105,28 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequen
         for port in range(first, first + hosts.ranks_here * engines):
             checks.check_port(addresses.listen_host, port, "control", PORT_PATIENCE_S)
     checks.check_transfer_engine()
-    return _Plan(
-        traits=traits,
-        node=node,
-        secret_file=secret_file,
-        runtime_dir=runtime_dir,
-        addresses=addresses,
-        hosts=hosts,
-    )
+    return _Found(secret_file, addresses, hosts)
 
 
-def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[str]:
+def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found, connector_module: str) -> list[str]:
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
-    node, theirs = plan.node, plan.node.vllm_args
-    device, worker = _device(node.model_runner)
-    _check_transport(config.transfer.protocol, device)
+    traits, node = TRAITS[role], node_config(role, config)
+    theirs = node.vllm_args
+    device = _detect_device()
+    worker = choose.worker_class(device, node.model_runner)
+    check_transport(config.transfer.protocol, device)
     refuse_unrunnable(theirs, device)
     refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
     model_config = weights.read_model_config(directory)
     arguments = vllm_arguments(
         Launch(
-            traits=plan.traits,
+            traits=traits,
             node=node,
             transfer=config.transfer,
-            secret_file=plan.secret_file,
-            runtime_dir=plan.runtime_dir,
-            addresses=plan.addresses,
+            secret_file=found.secret_file,
+            runtime_dir=runtime_dir,
+            addresses=found.addresses,
             device=device,
             worker_class=worker,
             kv_cache_bytes=kv_cache.default_bytes(
@@ -152,55 +139,33 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
     if device == "cpu":
-        environment.apply(link_preloads(plan.runtime_dir, os.environ))
+        environment.apply(link_preloads(runtime_dir, os.environ))
     environment.apply(environment.of_runner(device, node.model_runner, os.environ))
-    environment.apply(environment.of_worker(plan.runtime_dir, sync_audit=node.sync_audit))
+    environment.apply(environment.of_worker(runtime_dir, sync_audit=node.sync_audit))
     environment.apply(environment.of_step(node.step_timeout_s, os.environ))
-    environment.apply(environment.of_hosts(plan.hosts, plan.addresses, os.environ))
+    environment.apply(environment.of_hosts(found.hosts, found.addresses, os.environ))
     configure(
         GateSettings(
-            traits=plan.traits,
+            traits=traits,
             model=node.model,
-            secret=read_secret(plan.secret_file),
-            runtime_dir=plan.runtime_dir,
+            secret=read_secret(found.secret_file),
+            runtime_dir=runtime_dir,
             drain_timeout_s=node.drain_timeout_s,
             first_token_wait_s=config.transfer.first_token_wait_s,
-            place=Place(host=plan.addresses.data_host, protocol=config.transfer.protocol),
+            place=Place(host=found.addresses.data_host, protocol=config.transfer.protocol),
         )
     )
-    _check_engine(plan.traits.role)
+    from baton.kv_connector.vllm_compat import versions as engine_version  # imports vLLM, which reads the environment
+
+    engine_version.check_engine(role)
     return arguments
 
 
-def _device(model_runner: str) -> tuple[str, str]:
-    """Return the device of this machine and its worker class."""
+def _detect_device() -> str:
     try:
-        device = choose.detect_device()
-        return device, choose.worker_class(device, model_runner)
-    except choose.UnknownDeviceError as exc:
-        raise StartRefusedError(str(exc)) from exc
+        return choose.detect_device()
     except ImportError as exc:
         raise StartRefusedError(f"vLLM cannot be imported: {exc}") from exc
-
-
-def _check_transport(protocol: str, device: str) -> None:
-    """Refuse what the connector would refuse, before a model is loaded."""
-    try:
-        check_transport(protocol, device)
-    except ConnectorConfigError as exc:
-        raise StartRefusedError(str(exc)) from exc
-
-
-def _check_engine(role: Role) -> None:
-    """Refuse what the connector would refuse, before a model is loaded."""
-    from baton.kv_connector.vllm_compat import (
-        versions as engine_version,  # imports vLLM, for which the environment is laid down by now
-    )
-
-    try:
-        engine_version.check_engine(role)
-    except ConnectorConfigError as exc:
-        raise StartRefusedError(str(exc)) from exc
 
 
 def _hand_over(arguments: list[str]) -> None:

@@ -31,12 +31,9 @@ class Counts(NamedTuple):
 
 
 def install(group: Any, transfer: Transfer, step_timeout_s: float) -> Callable[[], Counts]:
-    """Let a group of pipeline stages hand their tensors on in this way; return what counts the messages.
+    """Let a group of pipeline stages, vLLM's `GroupCoordinator`, hand their tensors on in this way; return what counts the messages.
 
-    Args:
-        group: vLLM's `GroupCoordinator` of this process; each of its processes calls this.
-        transfer: In which way.
-        step_timeout_s: How long a message may take, once it is waited for.
+    Each process of the group calls this. `step_timeout_s`: how long a message may take, once it is waited for.
     """
     if group.world_size == 1 or transfer == "shm":
         return Counts

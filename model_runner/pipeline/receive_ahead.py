@@ -20,7 +20,7 @@ import torch
 
 from baton.model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
 
-AHEAD = 1
+AHEAD = 1  # messages that may lie here which nobody has asked for yet
 
 
 class _Message(NamedTuple):
@@ -31,30 +31,20 @@ class _Message(NamedTuple):
 class ReceiveAhead:
     """Hands out messages in the order in which they were sent."""
 
-    def __init__(self, post: Callable[..., Posted], *, timeout_s: float, ahead: int = AHEAD) -> None:
-        """Make it; nothing is received before it is asked for.
-
-        Args:
-            post: Waits for the head of a message, then posts its receive.
-            timeout_s: How long the first use of a tensor may wait.
-            ahead: How many messages may lie here that nobody has asked for yet.
-        """
+    def __init__(self, post: Callable[..., Posted], *, timeout_s: float) -> None:
+        """`post` waits for a message's head, then posts its receive; the first use of a tensor may wait for `timeout_s`."""
         self._post = post
         self._timeout_s = timeout_s
-        self._may_receive = threading.Semaphore(ahead)
+        self._may_receive = threading.Semaphore(AHEAD)
         self._arrived: queue.SimpleQueue[_Message | BaseException] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._how: dict[str, Any] = {}
         self._failure: BaseException | None = None
-        self.asked = 0
         self.taken = 0
         self.in_time = 0  # of those taken: had arrived before they were used
 
     def receive(self, **how: Any) -> Posted:
-        """Ask for the next message, at once.
-
-        Args:
-            how: What `post` is called with; the same each time, since the message may be here already.
+        """Ask for the next message, at once; `how` is the same each time, since the message may be here already.
 
         Returns:
             A dictionary that is filled when its one handle is waited for, by the thread that asks.
@@ -68,7 +58,6 @@ class ReceiveAhead:
             self._thread.start()
         elif how != self._how:
             raise PipelineError(f"a message was received ahead with {self._how}, and is asked for with {how}")
-        self.asked += 1
         self._may_receive.release()
         tensors: Tensors = {}
         return Posted(tensors, [_FirstUse(self, tensors)], [])

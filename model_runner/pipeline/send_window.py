@@ -23,13 +23,7 @@ class SendWindow:
     """Posts each send from a buffer of its own."""
 
     def __init__(self, post: Callable[..., list[Handle]], *, timeout_s: float, slots: int = SLOTS) -> None:
-        """Make it.
-
-        Args:
-            post: Posts one message and returns its handles; reads the tensors until these are done.
-            timeout_s: How long a send may take.
-            slots: How many sends may be under way.
-        """
+        """`post` posts a message and returns its handles; it reads the tensors until these are done, `timeout_s` at most."""
         self._post = post
         self._timeout_s = timeout_s
         self._slots = [_Slot() for _ in range(slots)]
@@ -37,10 +31,7 @@ class SendWindow:
         self.handles = 0  # of asynchronous sends
 
     def send(self, tensors: Tensors, **how: object) -> list[Handle]:
-        """Send without waiting for the receiver, unless it is `slots` messages behind.
-
-        Returns:
-            Nothing: there is nothing that the caller must wait for before it computes again.
+        """Send without waiting for the receiver, unless it is `slots` messages behind; return no handle that the caller must wait for.
 
         Raises:
             PipelineError: this or an earlier send failed, or that one took too long.
@@ -67,7 +58,6 @@ class _Slot:
         return taken
 
     def copy(self, tensors: Tensors) -> Tensors:
-        """Copy into this slot's memory."""
         return {
             name: self._copy_one(name, value) if isinstance(value, torch.Tensor) else value
             for name, value in tensors.items()

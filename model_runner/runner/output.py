@@ -6,7 +6,7 @@ and bad words, which ask the same event for the tokens of the step before.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from vllm.v1.outputs import LogprobsTensors
@@ -14,6 +14,14 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.handles import Tensors
+
+# What vLLM makes an output of, as far as we know; the stream is for its own copies.
+_KNOWN: Final = frozenset(
+    (
+        *("model_runner_output", "sampled_token_ids", "logprobs_tensors", "invalid_req_indices", "vocab_size"),
+        *("num_nans", "async_output_copy_stream"),
+    )
+)
 
 
 class TokenOutput(AsyncGPUModelRunnerOutput):
@@ -28,7 +36,8 @@ class TokenOutput(AsyncGPUModelRunnerOutput):
         logprobs_tensors: LogprobsTensors | None,
         invalid_req_indices: list[int],
         vocab_size: int,
-        num_nans: torch.Tensor | None,
+        num_nans: torch.Tensor | None = None,
+        **_unused: Any,
     ) -> None:
         """Submit a step's tensors; not the constructor of vLLM's class, but what that one sets."""
         handle = companions.submit(fields(sampled_token_ids, logprobs_tensors, num_nans))
@@ -60,7 +69,6 @@ def fields(
 
 
 def with_logprobs(logprobs: LogprobsTensors | None, host: Tensors) -> LogprobsTensors | None:
-    """Return the same logprobs on the host."""
     if logprobs is None:
         return None
     return logprobs._replace(
@@ -75,37 +83,10 @@ def outputs_through(companions: PiggybackedCopies, theirs: Callable[..., Any]) -
     experts. Its drafts and counts travel alone then.
     """
 
-    def make(
-        *,
-        model_runner_output: Any,
-        sampled_token_ids: torch.Tensor,
-        logprobs_tensors: LogprobsTensors | None,
-        invalid_req_indices: list[int],
-        async_output_copy_stream: Any,
-        vocab_size: int,
-        num_nans: torch.Tensor | None = None,
-        **more: Any,
-    ) -> Any:
-        if any(value is not None and value is not False for value in more.values()):
+    def make(**step: Any) -> Any:
+        if any(value is not None and value is not False for name, value in step.items() if name not in _KNOWN):
             companions.submit_alone()
-            return theirs(
-                model_runner_output=model_runner_output,
-                sampled_token_ids=sampled_token_ids,
-                logprobs_tensors=logprobs_tensors,
-                invalid_req_indices=invalid_req_indices,
-                async_output_copy_stream=async_output_copy_stream,
-                vocab_size=vocab_size,
-                **({} if num_nans is None else {"num_nans": num_nans}),
-                **more,
-            )
-        return TokenOutput(
-            companions,
-            model_runner_output=model_runner_output,
-            sampled_token_ids=sampled_token_ids,
-            logprobs_tensors=logprobs_tensors,
-            invalid_req_indices=invalid_req_indices,
-            vocab_size=vocab_size,
-            num_nans=num_nans,
-        )
+            return theirs(**step)
+        return TokenOutput(companions, **step)
 
     return make

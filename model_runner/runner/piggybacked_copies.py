@@ -26,14 +26,7 @@ class Companion:
     def __init__(
         self, name: str, event: LaneEvent, party: "PiggybackedCopies", buffer: torch.Tensor | None = None
     ) -> None:
-        """Make it.
-
-        Args:
-            name: In the step's copy.
-            event: For copies that vLLM issues itself.
-            party: The step's companions.
-            buffer: vLLM's own; on the host.
-        """
+        """`event` is for copies that vLLM issues itself; `buffer` is vLLM's own, on the host."""
         self.name = name
         self.buffer: Any = buffer
         self._event = event
@@ -80,7 +73,6 @@ class Companion:
     # --- for the step's companions ---
 
     def left_with(self, handle: Any) -> None:
-        """It is on its way."""
         self._handle = handle
 
     @torch.inference_mode()  # as vLLM's model thread, which has made the tensors
@@ -104,7 +96,6 @@ class _Part:
         self._whole.note(self._part, source)
 
     def __getattr__(self, name: str) -> Any:
-        """Read it."""
         return getattr(self._part, name)
 
 
@@ -121,7 +112,6 @@ class PiggybackedCopies:
         self._noted[companion] = source
 
     def forget(self, companion: Companion) -> None:
-        """Take nothing along for it."""
         self._noted.pop(companion, None)
 
     def submit(self, tensors: Tensors) -> Any:

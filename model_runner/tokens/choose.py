@@ -11,7 +11,6 @@ Transfer = TokenTransfer | HostTransfer
 
 
 def transfer_for(device: torch.device, sizes: Sizes) -> Transfer:
-    """Make a device's transfer."""
     if device.type == "cpu":
         return HostTransfer()
     return TokenTransfer(StreamLane(device), sizes)

@@ -19,7 +19,6 @@ class Counts:
         self.slots_in_use_max = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """Return plain data."""
         return {
             "histograms": {"to_host_s": self.to_host_s.snapshot(), "wait_s": self.wait_s.snapshot()},
             "submitted": self.submitted,

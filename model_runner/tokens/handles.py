@@ -18,12 +18,7 @@ class Handle:
     """The tokens of one step, on their way."""
 
     def __init__(self, tensors: Tensors, waited: Callable[[float], None]) -> None:
-        """Make it.
-
-        Args:
-            tensors: On the host; theirs who read them, and without meaning until `synchronize` has returned.
-            waited: Is told how long one has waited, in seconds.
-        """
+        """The tensors are without meaning until `synchronize` has returned; `waited` is told how many seconds one has waited."""
         self.tensors = tensors
         self._waited = waited
         self._resolved = threading.Event()

@@ -13,7 +13,6 @@ class Arrived:
         self.tensors = tensors
 
     def result(self) -> Tensors:
-        """Return them."""
         return self.tensors
 
     def synchronize(self) -> None:

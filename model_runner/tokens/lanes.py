@@ -24,32 +24,6 @@ class LaneEvent(Protocol):
         """Sleep until it has been passed; without a bound. Raises what the device's error is."""
 
 
-class Lane(Protocol):
-    """Where token copies are issued."""
-
-    def host_memory(self, size_bytes: int) -> torch.Tensor:
-        """Allocate bytes on the host that the device can write while the host goes on."""
-
-    def device_memory(self, size_bytes: int) -> torch.Tensor:
-        """Allocate bytes on the device, to pack into."""
-
-    def event(self) -> LaneEvent:
-        """Make an event whose waiter sleeps."""
-
-    def adopt_thread(self) -> None:
-        """Let the calling thread wait for events. On CUDA it would otherwise open a context on device 0."""
-
-    @contextmanager
-    def issuing(self) -> Iterator[None]:
-        """Issue what follows to the lane, behind what has been issued to the model's stream."""
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Issue a copy between tensors of one dtype and shape."""
-
-    def record(self, event: LaneEvent) -> None:
-        """Let an event stand for what has been issued to the lane."""
-
-
 class StreamLane:
     """A stream of a CUDA, ROCm or NPU device, through the device's own torch module.
 
@@ -62,33 +36,30 @@ class StreamLane:
         self._stream: Any = self._module.Stream(device=device)
 
     def host_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`. Only pinned memory is written while the host goes on."""
+        """Allocate pinned bytes: no other memory is written while the host goes on."""
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def device_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`."""
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
 
     def event(self) -> LaneEvent:
-        """See `Lane`."""
+        """Make an event whose waiter sleeps."""
         made: LaneEvent = self._module.Event(blocking=True)
         return made
 
     def adopt_thread(self) -> None:
-        """See `Lane`."""
+        """Let the calling thread wait for events. On CUDA it would otherwise open a context on device 0."""
         self._module.set_device(self._device)
 
     @contextmanager
     def issuing(self) -> Iterator[None]:
-        """See `Lane`."""
+        """Issue what follows to the lane, behind what has been issued to the model's stream."""
         self._stream.wait_stream(self._module.current_stream(self._device))
         with self._module.stream(self._stream):
             yield
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Lane`."""
         target.copy_(source, non_blocking=True)
 
     def record(self, event: LaneEvent) -> None:
-        """See `Lane`."""
         event.record(self._stream)

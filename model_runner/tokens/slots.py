@@ -12,7 +12,7 @@ from collections import deque
 import torch
 
 from baton.model_runner.tokens.errors import TokenTransferError
-from baton.model_runner.tokens.lanes import Lane
+from baton.model_runner.tokens.lanes import StreamLane
 
 SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling
 
@@ -20,7 +20,7 @@ SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling
 class Slot:
     """Memory of one step's tokens."""
 
-    def __init__(self, lane: Lane, size_bytes: int) -> None:
+    def __init__(self, lane: StreamLane, size_bytes: int) -> None:
         self._lane = lane
         self.event = lane.event()
         self.host = lane.host_memory(size_bytes)
@@ -39,7 +39,7 @@ class Slot:
 class Ring:
     """Hands out slots, the one that has been free longest first. Any thread."""
 
-    def __init__(self, lane: Lane, size_bytes: int, slots: int = SLOTS) -> None:
+    def __init__(self, lane: StreamLane, size_bytes: int, slots: int = SLOTS) -> None:
         self.slots = slots
         self._free = deque(Slot(lane, size_bytes) for _ in range(slots))
         self._changed = threading.Condition()
@@ -47,7 +47,6 @@ class Ring:
 
     @property
     def in_use(self) -> int:
-        """How many slots are not free."""
         return self.slots - len(self._free)
 
     def acquire(self) -> Slot:

@@ -19,7 +19,7 @@ import torch
 from baton.model_runner.tokens.counts import Counts
 from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.handles import Handle, Tensors
-from baton.model_runner.tokens.lanes import Lane, LaneEvent
+from baton.model_runner.tokens.lanes import LaneEvent, StreamLane
 from baton.model_runner.tokens.packing import Packing, Sizes, pack
 from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
@@ -41,14 +41,8 @@ class _Flight(NamedTuple):
 class TokenTransfer:
     """See the head of this file. One thread submits."""
 
-    def __init__(self, lane: Lane, sizes: Sizes, *, slots: int = SLOTS) -> None:
-        """Allocate everything that a step needs.
-
-        Args:
-            lane: Of the device that the tensors lie on.
-            sizes: What a step brings at most.
-            slots: How many steps may be on their way.
-        """
+    def __init__(self, lane: StreamLane, sizes: Sizes, *, slots: int = SLOTS) -> None:
+        """Allocate everything that a step needs, for as many steps on their way as there are slots."""
         self.counts = Counts()
         self._lane = lane
         self._ring = Ring(lane, sizes.slot_bytes, slots)
@@ -65,7 +59,6 @@ class TokenTransfer:
         return self._ring.in_use, self._ring.slots
 
     def start(self) -> None:
-        """Start the taker; idempotent."""
         if not self._taker.is_alive():
             self._taker.start()
 

@@ -84,8 +84,11 @@ def _here_or_far(path: Path) -> Path:
     return far if far.exists() else path
 
 
-class SnapshotClient:
-    """Asks both sides of the connector for their state."""
+class ConnectorClient:
+    """Asks both sides of the connector for their state, and has every worker cancel transfers.
+
+    What was asked and gave no answer raises `NoAnswerError`: `ConnectorSilentError` if it only did not answer in time.
+    """
 
     def __init__(
         self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
@@ -93,19 +96,16 @@ class SnapshotClient:
         """Ask nobody yet; without a secret, ranks on other hosts cannot be asked."""
         self._runtime_dir = runtime_dir
         self._client = ControlClient(timeout_s, secret)
-        self._patient_client = ControlClient(INTEGRITY_TIMEOUT_S)
 
     def start(self) -> None:
         """Open what must not be opened first when descriptors are nearly used up; idempotent."""
         self._client.start()
-        self._patient_client.start()
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        self._client.stop()
 
     async def both(self) -> Snapshots:
-        """Return both snapshots.
-
-        Raises:
-            NoAnswerError: one side gave no snapshot; `ConnectorSilentError` if it only did not answer in time.
-        """
         found = engine_dirs(self._runtime_dir)
         workers = [worker_sockets(folder) for folder in found]
         if not any(workers):
@@ -118,75 +118,33 @@ class SnapshotClient:
         return Snapshots(snapshot_merge.schedulers(of_engines), snapshot_merge.workers(of_ranks))
 
     async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
-        """Return what the prefill ranks know of the layers of one transfer.
-
-        Raises:
-            NoAnswerError: there is no rank, or one gave no answer.
-        """
-        workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
-        if not workers:
-            raise ConnectorFailedError("the connector has not started")
-        asked = (self._client.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
-        answers = await asyncio.gather(*asked)
+        """Return what the prefill ranks know of the layers of one transfer."""
+        answers = await self._ask_workers(TIMELINE_REQUEST, transfer_id.encode())
         return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
 
-    async def runner(self) -> dict[str, Any]:
-        """Return what the worker has counted of its tokens' way to the host.
+    async def cancel(self, transfer_ids: Sequence[str]) -> int:
+        """Tell every worker that nobody wants some transfers any more, as often as one likes; return how many were open."""
+        answers = await self._ask_workers(CANCEL_REQUEST, json.dumps(transfer_ids).encode())
+        return max(int(answer.get("open", 0)) for answer in answers)
 
-        Raises:
-            NoAnswerError: it gave no answer.
-        """
+    async def runner(self) -> dict[str, Any]:
+        """Return what the worker has counted of its tokens' way to the host."""
         found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
         return snapshot_merge.runners(
             await asyncio.gather(*(self._client.ask(path, SNAPSHOT_REQUEST) for path in found))
         )
 
     async def integrity(self) -> dict[str, Any]:
-        """Have the block pool checked; return what was found.
-
-        Raises:
-            NoAnswerError: the scheduler gave no answer.
-        """
+        """Have the block pool checked; return what was found."""
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
-        answers = await asyncio.gather(*(self._patient_client.ask(path, SNAPSHOT_REQUEST) for path in found))
-        return snapshot_merge.integrity(answers)
+        asked = (self._client.ask(path, SNAPSHOT_REQUEST, timeout_s=INTEGRITY_TIMEOUT_S) for path in found)
+        return snapshot_merge.integrity(await asyncio.gather(*asked))
 
-    def stop(self) -> None:
-        """Close everything; idempotent."""
-        self._client.stop()
-        self._patient_client.stop()
-
-
-class CancelClient:
-    """Tells every worker of this node that nobody wants some transfers any more."""
-
-    def __init__(
-        self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> None:
-        """Tell nobody yet; without a secret, ranks on other hosts cannot be told."""
-        self._runtime_dir = runtime_dir
-        self._client = ControlClient(timeout_s, secret)
-
-    def start(self) -> None:
-        """Open what must not be opened first when descriptors are nearly used up; idempotent."""
-        self._client.start()
-
-    async def cancel(self, transfer_ids: Sequence[str]) -> int:
-        """Return how many of them were open on some worker.
-
-        Raises:
-            NoAnswerError: there is no worker, or one did not take it. It may be said again.
-        """
+    async def _ask_workers(self, *question: bytes) -> list[dict[str, Any]]:
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
             raise ConnectorFailedError("the connector has not started")
-        ids = json.dumps(transfer_ids).encode()
-        answers = await asyncio.gather(*(self._client.ask(path, CANCEL_REQUEST, ids) for path in workers))
-        return max(int(answer.get("open", 0)) for answer in answers)
-
-    def stop(self) -> None:
-        """Close everything; idempotent."""
-        self._client.stop()
+        return await asyncio.gather(*(self._client.ask(path, *question) for path in workers))
 
 
 class Outcomes:

@@ -48,8 +48,10 @@ class ControlClient:
             self._context = zmq.asyncio.Context()
             zmq.Context.shadow(self._context).socket(zmq.REQ).close()  # libzmq starts a context with its first socket
 
-    async def ask(self, path: Path, *question: bytes) -> dict[str, Any]:
+    async def ask(self, path: Path, *question: bytes, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the answer of what listens at `path`, a socket or the file of an address.
+
+        `timeout_s`: for this question, in place of the client's.
 
         Raises:
             ConnectorSilentError: there is none in time, although the process is there.
@@ -59,7 +61,7 @@ class ControlClient:
         assert self._context is not None
         doors = self._far_doors(path) if path.suffix == FAR_SUFFIX else [_Door(f"ipc://{path}")]
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s or self._timeout_s):
                 answer = json.loads(await _first(self._context, doors, question, self._secret))
         except TimeoutError as exc:
             raise await _explain_silence(path, doors[0]) from exc
@@ -72,7 +74,6 @@ class ControlClient:
         return answer
 
     def stop(self) -> None:
-        """Close everything; idempotent."""
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
@@ -90,9 +91,6 @@ class ControlClient:
 async def _first(
     context: zmq.asyncio.Context, doors: Sequence[_Door], question: Sequence[bytes], secret: ClusterSecret | None
 ) -> bytes:
-    """Return the first answer."""
-    if len(doors) == 1:
-        return await _ask(context, doors[0], question, secret)
     tasks = [asyncio.create_task(_ask(context, door, question, secret)) for door in doors]
     try:
         answered, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -13,7 +13,7 @@ from baton.contracts.kv_transfer import Role, is_transfer_id
 from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
 from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
-from baton.node.connector.connector_channel import SnapshotClient, Snapshots
+from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.errors import ConnectorSilentError, NoAnswerError
 from baton.node.http.asgi import Scope, Send, send_error, send_json
 from baton.node.http.bearer import BearerGate
@@ -25,7 +25,7 @@ PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What vLLM itself knows best, after all flags and defaults."""
+    """What vLLM itself knows best, after all flags and defaults; as `NodeInfo` has it, but for `frontend`."""
 
     served_models: list[str] = field(default_factory=list)
     adapters: list[Adapter] = field(default_factory=list)
@@ -38,7 +38,7 @@ class EngineFacts:
 
 
 class _WorkerPart(msgspec.Struct):
-    """What `/baton/node` shows of the worker's snapshot; everything else in there is for `/baton/transfers`."""
+    """What `NodeInfo` has of the worker's snapshot; everything else in there is for `/baton/transfers`."""
 
     incarnation: str
     fingerprint: Fingerprint | None
@@ -56,7 +56,7 @@ class NodeApi:
         role: Role,
         model: str,
         gate: BearerGate,
-        snapshots: SnapshotClient,
+        connector: ConnectorClient,
         refusals: Refusals,
         is_draining: Callable[[], bool] = lambda: False,
         load: Callable[[], NodeLoad | None] = lambda: None,
@@ -64,7 +64,7 @@ class NodeApi:
         self._role = role
         self._model = model
         self._gate = gate
-        self._snapshots = snapshots
+        self._connector = connector
         self._refusals = refusals
         self._is_draining = is_draining
         self._load = load
@@ -72,23 +72,26 @@ class NodeApi:
         self._last: _Known | None = None  # what a connector that was ready said last
 
     async def answer(self, scope: Scope, send: Send) -> None:
-        """Answer one request to one of `PATHS`."""
         if not await self._gate.lets_in(scope, send):
             return
         if scope["method"] not in ("GET", "HEAD"):
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
-        elif scope["path"] == NODE_PATH:
-            await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
-        elif scope["path"] == INTEGRITY_PATH:
-            await self._answer_integrity(send)
-        elif scope["path"] == TIMELINE_PATH:
-            await self._answer_timeline(scope, send)
-        else:
-            await self._answer_transfers(scope, send)
+            return
+        try:
+            if scope["path"] == NODE_PATH:
+                await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
+            elif scope["path"] == INTEGRITY_PATH:
+                await send_json(send, 200, await self._connector.integrity())
+            elif scope["path"] == TIMELINE_PATH:
+                await self._answer_timeline(scope, send)
+            else:
+                await self._answer_transfers(scope, send)
+        except NoAnswerError as exc:
+            await send_error(send, 503, str(exc))
 
     async def _describe(self, engine: EngineFacts) -> NodeInfo:
         try:
-            snapshots = await self._snapshots.both()
+            snapshots = await self._connector.both()
             worker = msgspec.convert(snapshots.worker, _WorkerPart)
         except (NoAnswerError, msgspec.ValidationError) as exc:
             if self._last is None:
@@ -103,35 +106,20 @@ class NodeApi:
         return self._info(engine, "ready" if is_ready else "starting", known)
 
     def _info(self, engine: EngineFacts, state: NodeState, known: "_Known") -> NodeInfo:
-        worker = known.worker
         return NodeInfo(
             role=self._role,
             state="draining" if self._is_draining() else state,
             model=self._model,
-            served_models=engine.served_models,
-            adapters=engine.adapters,
-            max_model_len_tokens=engine.max_model_len_tokens,
-            incarnation=worker.incarnation,
-            tensor_parallel_size=engine.tensor_parallel_size,
-            pipeline_parallel_size=engine.pipeline_parallel_size,
-            data_parallel_size=engine.data_parallel_size,
             control_addresses=list(known.addresses),
-            fingerprint=worker.fingerprint,
-            regions=worker.regions,
-            num_blocks=worker.num_blocks,
-            layer_sync=worker.layer_sync,
             versions=self._versions,
             load=self._load(),
-            routes=engine.routes,
             first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}-{engine.max_model_len_tokens}",
+            **msgspec.structs.asdict(known.worker),
+            **{name: value for name, value in asdict(engine).items() if name != "frontend"},
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
-        try:
-            snapshots = await self._snapshots.both()
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-            return
+        snapshots = await self._connector.both()
         query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
         if scope["path"] == TRANSFERS_PATH:
             merged = merge(snapshots) | {"refused": self._refused(snapshots)}
@@ -166,21 +154,9 @@ class NodeApi:
         if not is_transfer_id(wanted):
             await send_error(send, 400, "transfer_id must name a transfer: 32 hexadecimal digits")
             return
-        try:
-            snapshots = await self._snapshots.both()
-            flows = await self._snapshots.flows(wanted) if self._role == "prefill" else []
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-            return
+        snapshots = await self._connector.both()
+        flows = await self._connector.flows(wanted) if self._role == "prefill" else []
         await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
-
-    async def _answer_integrity(self, send: Send) -> None:
-        try:
-            found = await self._snapshots.integrity()
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-        else:
-            await send_json(send, 200, found)
 
 
 _SIDES = ("scheduler", "worker")
@@ -204,7 +180,7 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
     Between nodes of several ranks a transfer has several flows, and these are listed instead of the one worker.
     """
     joined: dict[str, dict[str, Any]] = {}
-    for side, snapshot in (("scheduler", snapshots.scheduler), ("worker", snapshots.worker)):
+    for side, snapshot in zip(_SIDES, snapshots, strict=True):
         for transfer in snapshot.get("transfers", []):
             entry = joined.setdefault(transfer["transfer_id"], {"transfer_id": transfer["transfer_id"]})
             known = {name: value for name, value in transfer.items() if name != "transfer_id"}
@@ -212,11 +188,8 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
                 entry.setdefault("flows", []).append(known)
             else:
                 entry[side] = known
-    return {
-        "transfers": list(joined.values()),
-        "scheduler": _rest(snapshots.scheduler),
-        "worker": _rest(snapshots.worker),
-    }
+    rest = {side: _rest(snapshot) for side, snapshot in zip(_SIDES, snapshots, strict=True)}
+    return {"transfers": list(joined.values()), **rest}
 
 
 def brief(merged: dict[str, Any]) -> dict[str, Any]:

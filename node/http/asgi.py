@@ -16,7 +16,6 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 
 async def send_json(send: Send, status: int, content: object, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Answer with one JSON object."""
     body = json.dumps(content).encode()
     sizes = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*sizes, *headers]})

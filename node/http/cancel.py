@@ -9,7 +9,7 @@ import json
 
 from baton.contracts.http import MAX_CANCELLED
 from baton.contracts.kv_transfer import is_transfer_id
-from baton.node.connector.connector_channel import CancelClient
+from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.errors import NoAnswerError
 from baton.node.http.asgi import (
     BodyTooLargeError,
@@ -28,12 +28,11 @@ MAX_BODY_BYTES = 64 * MAX_CANCELLED
 class CancelApi:
     """Answers that one route."""
 
-    def __init__(self, gate: BearerGate, connector: CancelClient) -> None:
+    def __init__(self, gate: BearerGate, connector: ConnectorClient) -> None:
         self._gate = gate
         self._connector = connector
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if not await self._gate.lets_in(scope, send):
             return
         if scope["method"] != "POST":

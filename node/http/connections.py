@@ -50,7 +50,6 @@ class NodeProtocol(WaitingProtocol):
     _head_bytes: int | None = None  # while a head is coming
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection, if need be instead of another one."""
         super().connection_made(transport)
         self.crowd.admit(self)
 
@@ -63,12 +62,10 @@ class NodeProtocol(WaitingProtocol):
                 self.transport.close()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         super().on_message_begin()
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """Give the body its time."""
         self._head_bytes = None
         cast("dict[str, Any]", self.scope)["extensions"] = {_CONNECTION: self}
         super().on_headers_complete()
@@ -85,7 +82,6 @@ class NodeProtocol(WaitingProtocol):
             self._expect_head()
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on it is another protocol's."""
         self._expect_nothing()
         super().handle_websocket_upgrade()
 

@@ -6,14 +6,9 @@ from baton.node.http.token_ids import TokenLog
 
 
 def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float, log: TokenLog) -> Send:
-    """Return a `send` that holds the first event of a stream.
+    """Return a `send` that holds the first event of a stream for `wait_s`, until the decode node has reserved blocks.
 
-    Args:
-        send: the server's.
-        transfer_id: of the request.
-        outcomes: what the connector says.
-        wait_s: how long the stream waits for the decode node's reservation.
-        log: of the stream's tokens. An answer that has ended by itself needs no decode node, nor does an error.
+    `log` is of the stream's tokens: an answer that has ended by itself needs no decode node, nor does an error.
     """
     begun = False
 

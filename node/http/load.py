@@ -28,7 +28,6 @@ class Load:
 
     @contextmanager
     def request(self, body_bytes: int) -> Iterator[None]:
-        """Count a request for as long as it takes."""
         self._requests += 1
         self._prompt_bytes += body_bytes
         try:

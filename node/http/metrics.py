@@ -19,7 +19,7 @@ from baton.contracts.kv_transfer import Role
 from baton.kv_connector.metrics import families
 from baton.kv_connector.telemetry.refusals import Refusals
 from baton.model_runner.metrics import families as runner_families
-from baton.node.connector.connector_channel import SnapshotClient
+from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.errors import ConnectorSilentError, NoAnswerError
 
 _scraped: ContextVar[Sequence[Metric]] = ContextVar("_scraped", default=())
@@ -29,22 +29,20 @@ class ConnectorMetrics(Collector):
     """Shows what the connector counts."""
 
     def __init__(
-        self, role: Role, snapshots: SnapshotClient, refusals: Refusals, registry: CollectorRegistry = REGISTRY
+        self, role: Role, connector: ConnectorClient, refusals: Refusals, registry: CollectorRegistry = REGISTRY
     ) -> None:
         self._role = role
-        self._snapshots = snapshots
+        self._connector = connector
         self._refusals = refusals
         self._registry = registry
         self._registered = False
 
     def start(self) -> None:
-        """Join the registry; idempotent."""
         if not self._registered:
             self._registry.register(self)
             self._registered = True
 
     def stop(self) -> None:
-        """Leave the registry; idempotent."""
         if self._registered:
             self._registry.unregister(self)
             self._registered = False
@@ -54,7 +52,7 @@ class ConnectorMetrics(Collector):
         found: list[Metric] = []
         is_silent = False
         try:
-            snapshots = await self._snapshots.both()
+            snapshots = await self._connector.both()
             found = families(self._role, *snapshots, self._refusals.snapshot())
         except (NoAnswerError, msgspec.ValidationError) as exc:
             is_silent = isinstance(exc, ConnectorSilentError)
@@ -63,12 +61,11 @@ class ConnectorMetrics(Collector):
     async def _of_runner(self) -> list[Metric]:
         """What the worker tells of its tokens; it is silent where the connector is."""
         try:
-            return runner_families(await self._snapshots.runner())
+            return runner_families(await self._connector.runner())
         except (NoAnswerError, msgspec.ValidationError):
             return []
 
     def describe(self) -> Sequence[Metric]:
-        """Every family that this node may show."""
         return [*families(self._role, {}, {}), *_health(is_up=False, is_silent=False), *runner_families({})]
 
     def collect(self) -> Sequence[Metric]:

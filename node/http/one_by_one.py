@@ -23,13 +23,11 @@ class OneByOne(RequestOutputCollector):
             self._later.append(output)
 
     async def get(self) -> Any:
-        """Wait for the next output."""
         output = await super().get()
         self._advance()
         return output
 
     def get_nowait(self) -> Any:
-        """Return the next output, None if there is none."""
         output = super().get_nowait()
         self._advance()
         return output

@@ -46,7 +46,6 @@ class ProbeApi:
             self._context.socket(zmq.DEALER).close()  # libzmq starts a context with its first socket
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if not await self._gate.lets_in(scope, send):
             return
         if scope["method"] in ("GET", "HEAD"):
@@ -57,7 +56,6 @@ class ProbeApi:
             await send_error(send, 405, f"{scope['path']} takes GET and POST", [(b"allow", b"GET, HEAD, POST")])
 
     async def stop(self) -> None:
-        """End what is under way. Idempotent."""
         if self._engines is not None:
             await self._engines.stop()
         if self._context is not None:

@@ -45,12 +45,7 @@ class ProbeEngines:
         self._may_push = asyncio.Lock()
 
     async def receive(self, order: Receive) -> Receiving:
-        """Put up a receiver; it ends after `order.seconds` at the latest.
-
-        Raises:
-            ProbeBusyError: there are too many.
-            ProbeError: it does not come up.
-        """
+        """Put up a receiver; it ends after `order.seconds` at the latest."""
         self._receivers = {name: child for name, child in self._receivers.items() if child.returncode is None}
         if len(self._receivers) + self._starting >= MAX_RECEIVERS:
             raise ProbeBusyError("other probes are under way on this node")
@@ -71,12 +66,7 @@ class ProbeEngines:
         return child is not None
 
     async def push(self, order: Push) -> Pushed:
-        """Push, one order at a time.
-
-        Raises:
-            ProbeBusyError: another one is under way.
-            ProbeError: the engine does not come up.
-        """
+        """Push, one order at a time."""
         if self._may_push.locked():
             raise ProbeBusyError("another probe is pushing from this node")
         async with self._may_push:
@@ -91,7 +81,6 @@ class ProbeEngines:
                 await _end(child)
 
     async def stop(self) -> None:
-        """End all of them. Idempotent."""
         children = [*self._receivers.values(), *([self._pushing] if self._pushing else [])]
         self._receivers.clear()
         await asyncio.gather(*map(_end, children))

@@ -41,7 +41,6 @@ class TokenLog:
         return bool(self._open)
 
     def add(self, choice: int, ids: Sequence[int], *, ended: bool) -> None:
-        """Take in tokens of a choice."""
         if ended:
             self._open.discard(choice)
         elif ids:
@@ -139,12 +138,9 @@ def tap_outputs() -> None:
 
 
 def choice_of(request_id: str, answers: int, answer: int) -> int:
-    """Return the index that an answer has among all choices of its HTTP request.
+    """Return the index that one of `answers` to each prompt has among all choices of its HTTP request.
 
-    Args:
-        request_id: of one prompt, as vLLM's server names it: `cmpl-…-2` is the third prompt of a completion.
-        answers: to each prompt (`n`).
-        answer: which of them.
+    `request_id` is of one prompt, as vLLM's server names it: `cmpl-…-2` is the third prompt of a completion.
     """
     prompt = request_id.rpartition("-")[2] if request_id.startswith(_COMPLETION) else ""
     return (int(prompt) * answers if prompt.isdecimal() and len(prompt) <= _PROMPT_DIGITS else 0) + answer

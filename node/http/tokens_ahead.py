@@ -39,7 +39,6 @@ class _Ahead:
         self._head: Message | None = None  # of the answer, behind tokens
 
     async def name(self) -> None:
-        """Name tokens until the answer is there."""
         while True:
             await asyncio.sleep(NAME_EVERY_S)
             async with self._lock:
@@ -50,7 +49,6 @@ class _Ahead:
                     await self._send({"type": "http.response.body", "body": lines, "more_body": True})
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer."""
         async with self._lock:
             self._is_answered = True
             if not self._has_begun:

@@ -28,11 +28,7 @@ class Addresses:
 
 
 def resolve(node: NodeConfig) -> Addresses:
-    """Find the node's addresses and check them.
-
-    Raises:
-        StartRefusedError: peers could not reach the node, or a name cannot be resolved.
-    """
+    """Find the node's addresses; refuse such as peers could not reach, and names that cannot be resolved."""
     listen = _address_of(node.host or _EVERYWHERE, "host")
     wanted = node.advertise_host or (node.host if not _unspecified(listen) else first_external() or "")
     if not wanted:
@@ -49,11 +45,7 @@ def resolve(node: NodeConfig) -> Addresses:
 
 
 def refuse_unreachable(listen: str, advertised: str) -> None:
-    """Check that a peer that dials `advertised` reaches a socket bound to `listen`; both are addresses.
-
-    Raises:
-        StartRefusedError: they would not.
-    """
+    """Refuse if a peer that dials `advertised` does not reach a socket bound to `listen`; both are addresses."""
     if _unspecified(advertised):
         raise StartRefusedError(f"advertise_host {advertised} is no address that a peer can dial: name a specific one")
     if _loopback(advertised) and not _loopback(listen):

@@ -59,7 +59,6 @@ def control_port(node: NodeConfig) -> int:
 
 
 def kv_transfer_config(launch: Launch) -> dict[str, Any]:
-    """Return the value of `--kv-transfer-config`."""
     baton = {
         "kv_connector": "BatonConnector",
         "kv_connector_module_path": launch.connector_module,

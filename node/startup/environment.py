@@ -19,25 +19,13 @@ _RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables to set, and those to remove as None. What the user has set stays, except for removals.
-
-    Args:
-        device: vLLM's device type.
-        arguments: All arguments of vLLM's server.
-        cores: How many cores this process may use.
-        current: The environment as it is.
-    """
+    """Return the variables to set, and those to remove as None. What the user has set stays, except for removals."""
     wanted = _for_cpu(arguments, cores) if device == "cpu" else {}
     return {name: value for name, value in wanted.items() if value is None or name not in current}
 
 
 def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dict[str, str | None]:
     """Return what makes vLLM run its V1 runner where ours is asked for; the choice is vLLM's own otherwise.
-
-    Args:
-        device: vLLM's device type.
-        model_runner: The node's setting.
-        current: The environment as it is.
 
     Raises:
         StartRefusedError: the environment asks for V2, and the setting for V1.
@@ -76,7 +64,6 @@ def of_hosts(hosts: Hosts, addresses: Addresses, current: Mapping[str, str]) -> 
 
 
 def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set and remove variables."""
     for name, value in changes.items():
         if value is None:
             environ.pop(name, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from baton.contracts.kv_transfer import Role
 from baton.node.errors import StartRefusedError
-from baton.node.startup.flags import count_of, given
+from baton.node.startup.flags import RANK_FLAGS, count_of, given
 
 PROVEN = "OffloadingConnector"
 PROVEN_VERSION = "0.32."  # how vLLM's number begins; its connectors change inside from one version to the next
@@ -19,13 +19,6 @@ FENCED_MODULE = (
     "baton.kv_connector.vllm_compat.fenced_offloading"  # decode nodes: the same with a fence that it lacks there
 )
 _SETTINGS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "store_threshold", "offload_prompt_only")
-_RANK_FLAGS = (
-    ("--tensor-parallel-size", "-tp"),
-    ("--pipeline-parallel-size", "-pp"),
-    ("--data-parallel-size", "-dp"),
-    ("--decode-context-parallel-size", "-dcp"),
-    ("--prefill-context-parallel-size", "-pcp"),
-)
 
 _BY_ITSELF = "the node sets it itself"
 _OWN_REFERENCES = "it holds blocks that no request owns, which the node's integrity check would report as lost"
@@ -51,17 +44,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(
 
 
 def refuse_unproven(beside: Sequence[Mapping[str, Any]], flags: Sequence[str], device: str, vllm: str) -> None:
-    """Check that everything that stands beside Baton's connector has been proven to leave the hand-off whole.
-
-    Args:
-        beside: The setting.
-        flags: The user's, for vLLM.
-        device: vLLM's device type.
-        vllm: Its version.
-
-    Raises:
-        StartRefusedError: something has not; the sentence says what, and why.
-    """
+    """Refuse what has not been proven to leave the hand-off whole beside Baton's connector; the sentence says why."""
     if not beside:
         return
     if len(beside) > 1:
@@ -73,7 +56,7 @@ def refuse_unproven(beside: Sequence[Mapping[str, Any]], flags: Sequence[str], d
         raise StartRefusedError(f"{PROVEN} in `beside` is proven with vLLM {PROVEN_VERSION}x, and this is {vllm}")
     if device not in DEVICES:
         raise StartRefusedError(f"{PROVEN} in `beside` needs a CUDA device: vLLM cannot copy KV off a {device} device")
-    for names in _RANK_FLAGS:
+    for names in RANK_FLAGS:
         if count_of(flags, *names) > 1:
             raise StartRefusedError(f"`beside` is proven for nodes of one rank: leave out {names[0]}, or `beside`")
     if given(flags, "--no-enable-prefix-caching"):

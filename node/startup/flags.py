@@ -49,7 +49,7 @@ OWNED: Mapping[str, str] = MappingProxyType(
 
 
 _WHOLE = ("--data-parallel-size",)  # flags in their own right, though another one begins with them
-_SIZES = (
+RANK_FLAGS = (
     ("--tensor-parallel-size", "-tp"),
     ("--pipeline-parallel-size", "-pp"),
     ("--data-parallel-size", "-dp"),
@@ -57,11 +57,7 @@ _SIZES = (
 
 
 def refuse_owned(arguments: Sequence[str]) -> None:
-    """Check that no argument contradicts what the node sets itself.
-
-    Raises:
-        StartRefusedError: one does, or the first one is not a flag at all.
-    """
+    """Refuse arguments that contradict what the node sets itself, or do not begin with a flag."""
     if arguments and not arguments[0].startswith("-"):
         raise StartRefusedError(f"{arguments[0]!r} is neither a flag nor the value of one")
     for argument in arguments:
@@ -73,14 +69,14 @@ def refuse_owned(arguments: Sequence[str]) -> None:
 def given(arguments: Sequence[str], *names: str) -> bool:
     """Tell whether any of the flags is there, as `--name` or `--no-name`."""
     wanted = {*names, *(f"--no-{name[2:]}" for name in names if name.startswith("--"))}
-    return any(_canonical(argument) in wanted for argument in arguments)
+    return any(canonical(argument) in wanted for argument in arguments)
 
 
 def value_of(arguments: Sequence[str], *names: str) -> str | None:
     """Return the value of the last of the flags that is there, or None."""
     found = None
     for position, argument in enumerate(arguments):
-        if _canonical(argument) not in names:
+        if canonical(argument) not in names:
             continue
         if "=" in argument:
             found = argument.split("=", 1)[1]
@@ -90,11 +86,7 @@ def value_of(arguments: Sequence[str], *names: str) -> str | None:
 
 
 def count_of(arguments: Sequence[str], *names: str) -> int:
-    """Return a flag's whole number, 1 if it is absent.
-
-    Raises:
-        StartRefusedError: the value is not a whole number of at least 1.
-    """
+    """Return a flag's whole number, 1 if it is absent; refuse one below 1, or that is none."""
     text = value_of(arguments, *names)
     if text is None:
         return 1
@@ -104,25 +96,22 @@ def count_of(arguments: Sequence[str], *names: str) -> int:
 
 
 def ranks_of(arguments: Sequence[str]) -> tuple[int, int]:
-    """Return how many ranks an engine has, and how many data-parallel engines there are.
-
-    Raises:
-        StartRefusedError: a size is not a whole number of at least 1.
-    """
-    tp, pp, engines = (count_of(arguments, *names) for names in _SIZES)
+    """Return how many ranks an engine has, and how many data-parallel engines there are."""
+    tp, pp, engines = (count_of(arguments, *names) for names in RANK_FLAGS)
     return tp * pp, engines
 
 
 def means(argument: str, flag: str) -> bool:
     """Tell whether vLLM's parser may take the argument for the flag."""
-    name = _canonical(argument)
+    name = canonical(argument)
     if not name.startswith("--"):
         return name == flag
     return name not in ("--", *_WHOLE) and flag.startswith(name)
 
 
-def _canonical(argument: str) -> str:
-    name = argument.split("=", 1)[0]
+def canonical(argument: str) -> str:
+    """Return the flag of an argument in the spelling with hyphens, without what is glued on."""
+    name = argument.partition("=")[0].partition(".")[0]
     if name.startswith("--"):
-        return "--" + name[2:].split(".", 1)[0].replace("_", "-")
+        return "--" + name[2:].replace("_", "-")
     return "-O" if name.startswith("-O") else name  # the level may be glued on, as in "-O3"

@@ -38,11 +38,7 @@ class Hosts:
 
 
 def hosts_of(arguments: Sequence[str]) -> Hosts:
-    """Read the flags for vLLM.
-
-    Raises:
-        StartRefusedError: they contradict each other, or ask for what cannot be handed off.
-    """
+    """Read the flags for vLLM; refuse such as contradict each other, or ask for what cannot be handed off."""
     _refuse_short_forms(arguments)
     if value_of(arguments, *_EXECUTOR) == "ray":
         raise StartRefusedError(

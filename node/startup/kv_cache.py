@@ -15,13 +15,7 @@ _ITEM_BYTES = {"float32": 4, "float": 4}  # everything else that a CPU computes 
 
 
 def default_bytes(model: Mapping[str, Any] | None, dtype: str | None, max_model_len: str | None) -> int:
-    """Return the size of the KV cache for a model, from its `config.json`.
-
-    Args:
-        model: Content of `config.json`; None if it could not be read.
-        dtype: Value of `--dtype`, None or "auto" for what the model says.
-        max_model_len: Value of `--max-model-len`, None for what the model says.
-    """
+    """Return the size of the KV cache for the model of a `config.json`, in view of `--dtype` and `--max-model-len`."""
     try:
         needed = FULL_LENGTH_REQUESTS * _token_bytes(model or {}, dtype) * _length_tokens(model or {}, max_model_len)
     except (KeyError, TypeError, ValueError):

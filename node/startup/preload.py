@@ -20,12 +20,7 @@ _DIVIDES: Final = re.compile(r"[\s:]")
 
 
 def link_preloads(folder: Path, current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return `LD_PRELOAD` with links in `folder` for the libraries whose path cannot be named; empty if there are none.
-
-    Args:
-        folder: Where the links are made.
-        current: The environment as it is.
-    """
+    """Return `LD_PRELOAD` with links in `folder` for the libraries whose path cannot be named; empty if there are none."""
     found = [library for package, patterns in _LIBRARIES for library in _find(package, patterns)]
     if not any(_DIVIDES.search(str(library)) for library in found) or _DIVIDES.search(str(folder)):
         return {}

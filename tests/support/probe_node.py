@@ -5,7 +5,6 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,19 +16,10 @@ MODEL = Path(__file__).resolve().parents[2] / "deploy" / "embedded_model" / "wei
 SERVED_AS = "town"
 
 
-def serve(
-    role: Role,
-    port: int,
-    runtime_dir: str,
-    secret_file: str,
-    flags: Sequence[str] = (),
-    *,
-    port_patience_s: float = server.PORT_PATIENCE_S,
-) -> None:
+def serve(role: Role, port: int, runtime_dir: str, secret_file: str) -> None:
     """Serve the embedded model until told to stop."""
-    server.PORT_PATIENCE_S = port_patience_s
-    usual = ("--served-model-name", SERVED_AS, "--dtype", "float32", "--kv-cache-memory-bytes", "33554432")
-    node = NodeConfig(model=str(MODEL), port=port, vllm_args=(*usual, *flags))
+    flags = ("--served-model-name", SERVED_AS, "--dtype", "float32", "--kv-cache-memory-bytes", "33554432")
+    node = NodeConfig(model=str(MODEL), port=port, vllm_args=flags)
     config = BatonConfig(cluster=ClusterConfig(secret_file=Path(secret_file)))
     config = replace(config, prefill_node=node, decode_node=node)
     server.run(role, config, Path(runtime_dir), connector_module="tests.support.probe_connector")

@@ -35,18 +35,19 @@ def read_parser(root: Path | None = None) -> tuple[str, list[str]]:
     return ".".join(str(version).split(".")[:2]), flags
 
 
-def packed(flags: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """Return the file's content: the flags that all versions have under "", the others under each version."""
-    sets = {version: set(names) for version, names in flags.items()}
-    common = set[str].intersection(*sets.values())
-    return {"": sorted(common)} | {version: sorted(names - common) for version, names in sorted(sets.items())}
+def write(flags: Mapping[str, Iterable[str]]) -> None:
+    """Write the file: a line for each flag, with the versions that have it unless all of them do."""
+    every = sorted({flag for names in flags.values() for flag in names})
+    having = {flag: [version for version in sorted(flags) if flag in flags[version]] for flag in every}
+    rows = (f" {json.dumps(flag)}: {json.dumps(has if len(has) < len(flags) else [])}" for flag, has in having.items())
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
 def main(roots: list[str]) -> None:
     """Read the versions named and write the file."""
     known = read_flags()
     read = dict(read_parser(Path(root)) for root in roots) if roots else dict([read_parser()])
-    FILE.write_text(json.dumps(packed(known | read), indent=1) + "\n")
+    write(known | read)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from tests.support.vllm_signatures.imports import imports
 from tests.support.vllm_signatures.order import STEPS
 from tests.support.vllm_signatures.parameters import calls_allowed_by, problem
 from tests.support.vllm_signatures.relied import Code, Override
-from tests.support.vllm_signatures.source import Source
 from tests.support.vllm_signatures.used import BATON, NOT_VLLMS
 
 KNOWN = known()
@@ -158,84 +157,6 @@ def test_hooks_are_called_in_the_order_that_we_rely_on(version: str) -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    ("hook", "parameters", "why"),
-    [
-        ("update_state_after_alloc", ["self", "request", "blocks"], "too many positional arguments"),
-        ("get_num_new_matched_tokens", ["self", "request", "tokens"], "missing a required argument: 'tokens'"),
-        ("save_kv_layer", ["self", "layer_name", "kv_layer", "attn_metadata"], "unexpected keyword argument"),
-        ("on_new_request", ["self", "request", "more"], "missing a required argument: 'more'"),
-        ("__init__", ["self", "vllm_config", "role"], "too many positional arguments"),
-    ],
-)
-def test_a_hook_that_vllm_cannot_call_is_found(hook: str, parameters: list[str], why: str) -> None:
-    """A parameter too few, too many, or of another name."""
-    mine = [
-        each._replace(parameters=tuple(parameters))
-        for each in ours().overrides()
-        if each.name == hook and BATON in each.at
-    ]
-    found = misfits(mine, KNOWN[NEWEST])
-
-    assert found
-    assert any(why in each for each in found)
-
-
-UNDECLARED = """
-import sys
-from typing import Any, TYPE_CHECKING
-from vllm.v1.worker.cpu_worker import CPUWorker
-from vllm.v1.worker import cpu_worker
-from place import in_place_of
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
-EVENTS = ("no_such_event",)
-PAIRS = MappingProxyType({"drafts": ("no_such_buffer", "no_such_flag")})
-class Mixin:
-    vllm_config: Any
-    model_runner: Any
-    def no_such_step(self, *args: Any) -> None:
-        super().no_such_step(*args)
-    def look(self) -> None:
-        for name in EVENTS:
-            getattr(self.model_runner, name)
-        for _, (buffer, flag) in PAIRS.items():
-            setattr(self.model_runner, buffer, getattr(self.model_runner, flag, None))
-        parallel = self.vllm_config.parallel_config
-        print(parallel.no_such_size)
-class Worker(Mixin, CPUWorker):
-    def init_device(self) -> None:
-        with in_place_of(cpu_worker, "NoSuchRunner", None):
-            super().init_device()
-def hold(vllm_config: "VllmConfig") -> None:
-    print([layer.of for layer in vllm_config.no_such_layers])
-    sys.modules["vllm.v1.engine.core"].no_such_clock = None
-"""
-
-
-def test_an_undeclared_reliance_is_found(tmp_path: Path) -> None:
-    """Names that no vLLM has are reported, each with its place in our code."""
-    file = tmp_path / "ours.py"
-    file.write_text(UNDECLARED)
-
-    found = absent(Code(tmp_path, [file], installed()), KNOWN[NEWEST])
-
-    assert {each.partition(",")[0].rpartition(".")[2] for each in found} == {
-        *(
-            "no_such_event",
-            "no_such_buffer",
-            "no_such_flag",
-            "no_such_step",
-            "no_such_size",
-            "NoSuchRunner",
-            "no_such_layers",
-            "no_such_clock",
-            "look",
-        ),
-    }
-    assert all("ours.py:" in each for each in found)
-
-
 def test_nothing_is_excepted_that_our_code_does_not_have() -> None:
     """The lists of exceptions are as short as they can be."""
     names = {each.name for each in ours().uses()} | {each.name for each in imports()}
@@ -252,16 +173,3 @@ def test_the_facts_of_a_version_are_those_of_its_source(folder: Path) -> None:
 
     assert found.version in KNOWN, READ_AGAIN
     assert found == KNOWN[found.version], READ_AGAIN
-
-
-def test_an_absent_name_is_seen_as_absent() -> None:
-    """The reader does not take everything for there; it follows imports and bases."""
-    source = Source(installed())
-
-    assert source.find("vllm.v1.request", "Request") is not None
-    assert source.find("vllm.config", "ParallelConfig") is not None
-    assert source.find("vllm", "__version__") is not None
-    assert source.member("vllm.v1.worker.cpu_worker", "CPUWorker", "execute_model") is not None
-    assert source.find("vllm.v1.request", "NoSuchThing") is None
-    assert source.find("vllm.no.such.module", "Request") is None
-    assert source.member("vllm.v1.request", "Request", "no_such_attribute") is None

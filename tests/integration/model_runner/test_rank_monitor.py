@@ -29,7 +29,6 @@ class Ranks:
         self.heard_by_end: Heard = SimpleQueue()
 
     def connect(self, *indices: int, secret: ClusterSecret = SECRET) -> None:
-        """Let ranks connect, as they do in processes of their own."""
         threads = [threading.Thread(target=self._connect, args=(index, secret)) for index in indices]
         for thread in threads:
             thread.start()
@@ -41,7 +40,6 @@ class Ranks:
         self.ends.append(RankLink(self.hub.address, secret, index, lambda *told: self.heard_by_end.put(told)))
 
     def close(self) -> None:
-        """RankLink everything."""
         for end in self.ends:
             end.close()
         self.hub.close()

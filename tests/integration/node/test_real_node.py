@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 READY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 8.0
-LONG_TOKENS = 4000  # several seconds
 SERVE = "tests.support.probe_node:serve"
 PLAIN = "a" * 32
 FAILING = "b" * 32  # the probe reports ids that start with "b" as recomputed
@@ -47,7 +45,6 @@ class Place:
     secret_file: Path
 
     def arguments(self, role: Role) -> dict[str, Any]:
-        """Arguments of `probe_node.serve`."""
         return {
             "role": role,
             "port": self.port,
@@ -56,7 +53,6 @@ class Place:
         }
 
     def leg(self, transfer_id: str, role: Role = "decode") -> dict[str, Any]:
-        """A signed request."""
         params = TransferParams(transfer_id=transfer_id, role=role, peer="")
         return completion(**{FIELD: sign(params, read_secret(self.secret_file))})
 
@@ -120,14 +116,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
-@contextmanager
-def running(
-    server: ForkServer, place: Place, *, flags: Sequence[str] = (), cpus: Sequence[int] = ()
-) -> Iterator[Child]:
-    """A decode node in a forked process, ready."""
+@pytest.fixture
+def forked(forkserver: ForkServer, place: Place) -> Iterator[Child]:
+    """A decode node in a forked process with one core, ready."""
     log = place.runtime_dir / "log"
-    arguments = {**place.arguments("decode"), "flags": list(flags)}
-    child = server.spawn(SERVE, kwargs=arguments, log=log, cpus=cpus)
+    child = forkserver.spawn(SERVE, kwargs=place.arguments("decode"), log=log, cpus=[min(os.sched_getaffinity(0))])
     try:
         with client(place) as http:
             wait_ready(http, child.poll, log)
@@ -135,13 +128,6 @@ def running(
     finally:
         child.kill()
         child.wait(STOPPED_WITHIN_S)
-
-
-@pytest.fixture
-def forked(forkserver: ForkServer, place: Place) -> Iterator[Child]:
-    """A decode node in a forked process with one core."""
-    with running(forkserver, place, cpus=[min(os.sched_getaffinity(0))]) as child:
-        yield child
 
 
 @pytest.mark.usefixtures("forked")
@@ -172,38 +158,6 @@ def test_a_forked_node_on_one_core_serves_and_describes_itself(place: Place) -> 
             assert http.post("/v1/completions", json=body).status_code == 403
 
 
-@pytest.mark.usefixtures("forked")
-def test_a_client_that_leaves_is_noticed_behind_the_gate(place: Place) -> None:
-    """The gate has read the body itself, and vLLM must still see the disconnect and abort."""
-    with client(place) as http:
-        long = {**place.leg(PLAIN), "stream": True, "max_tokens": LONG_TOKENS, "ignore_eos": True}
-        with http.stream("POST", "/v1/completions", json=long) as answer:
-            next(answer.iter_raw())
-        before, after = -1.0, generated_tokens(http)
-        while after > before:
-            time.sleep(0.5)
-            before, after = after, generated_tokens(http)
-        assert 0 < after < LONG_TOKENS
-
-
-def generated_tokens(http: httpx.Client) -> float:
-    """How many tokens the node has generated."""
-    lines = http.get("/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
-
-
-def test_a_second_node_on_the_port_is_refused_before_it_starts(
-    place: Place, forked: Child, forkserver: ForkServer, tmp_path: Path
-) -> None:
-    """With one sentence and exit status 2, after its patience with a port; the first node is not disturbed."""
-    log = tmp_path / "second"
-    second = forkserver.spawn(SERVE, kwargs={**place.arguments("decode"), "port_patience_s": 1.0}, log=log)
-
-    assert second.wait(STOPPED_WITHIN_S) == 2
-    assert f"port {place.port} on 127.0.0.1 is not free" in log.read_text()
-    assert forked.poll() is None
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_a_signal_stops_a_forked_node_in_order(number: signal.Signals, place: Place, forked: Child) -> None:
     """Both sides of the connector are shut down, and no engine stays behind."""
@@ -224,13 +178,6 @@ def test_a_node_whose_engine_was_killed_ends_with_a_failure(place: Place, forked
 
     assert forked.wait(60) == EXIT_ENGINE_ENDED
     assert "its engine has died" in (place.runtime_dir / "log").read_text()
-
-
-def test_an_eager_pipeline_answers_its_first_request(forkserver: ForkServer, place: Place) -> None:
-    """The second stage of vLLM's own worker has nothing to receive into, and its engine dies."""
-    with running(forkserver, place, flags=["-pp", "2"]) as node, client(place) as http:
-        assert http.post("/v1/completions", json=completion()).status_code == 200
-        assert node.poll() is None
 
 
 @pytest.mark.exhaustive

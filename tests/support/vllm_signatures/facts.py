@@ -1,6 +1,7 @@
 """What one version of vLLM has of what we use: read from its source, kept as JSON."""
 
 import ast
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     order: dict[str, list[str]]  # a step → the hooks that vLLM calls in it, with what it does between them in capitals
 
     def calls_of(self, hook: str) -> list[Call]:
-        """How vLLM calls a hook."""
         return [Call(positional, tuple(names)) for positional, names in self.calls.get(hook, [])]
 
 
@@ -85,9 +85,14 @@ def known() -> dict[str, Facts]:
 
 
 def write(facts: Facts) -> Path:
-    """Keep a version's facts."""
+    """Keep a version's facts, a line for each name, so that one sees what a new version changes."""
+    parts = [f' "version": "{facts.version}"']
+    for part, entries in msgspec.to_builtins(facts).items():
+        if part != "version":
+            rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items())
+            parts.append(f' "{part}": {{\n{rows}\n }}')
     file = VERSIONS / f"{facts.version}.json"
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    file.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     return file
 
 

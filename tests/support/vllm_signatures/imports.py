@@ -18,7 +18,6 @@ class Imported(NamedTuple):
 
     @property
     def key(self) -> str:
-        """As it stands among the facts."""
         return f"{self.module}.{self.name}"
 
 

@@ -25,11 +25,9 @@ class Object(NamedTuple):
 
     @property
     def is_vllms(self) -> bool:
-        """Whether vLLM defines it."""
         return self.module.name.partition(".")[0] == "vllm"
 
     def own(self, name: str) -> Member | None:
-        """What the class itself says of a name."""
         found = _members(self.definition).get(name)
         return Member(self.module, self.definition, *found) if found else None
 
@@ -40,7 +38,6 @@ class Package(NamedTuple):
     name: str
 
     def key(self) -> str:
-        """As it stands among the facts."""
         return self.name
 
 
@@ -201,7 +198,6 @@ class Scope:
         return next((kinds for member in found if (kinds := self._declared(member, kind))), NONE)
 
     def _declared(self, member: Member, kind: Object) -> Kinds:
-        """What a class says that a member is."""
         node = member.node
         within = Scope(self.source, member.module, member.method, frozenset({kind}))
         if isinstance(node, Function):
@@ -222,7 +218,6 @@ class Scope:
         return NONE
 
     def annotation(self, expr: ast.expr | None) -> Kinds:  # noqa: PLR0911  # one for each kind of node
-        """Return what an annotation stands for."""
         match expr:
             case ast.Constant(value=str(text)):
                 return self.annotation(ast.parse(text, mode="eval").body)

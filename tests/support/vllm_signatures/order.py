@@ -52,7 +52,6 @@ class Steps:
         self._open: list[str] = []
 
     def read(self) -> dict[str, list[str]]:
-        """Return what each step does, in order; repetitions once."""
         return {
             name: _without_repetitions([each for entry in entries for each in self._of(entry)])
             for name, entries in STEPS.items()

@@ -31,7 +31,6 @@ class Reliance(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name alone."""
         return self.key.rpartition(".")[2]
 
 
@@ -45,7 +44,6 @@ class Override(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name alone."""
         return self.key.rpartition(".")[2]
 
 
@@ -67,12 +65,10 @@ class Code:
         self._final = [(kind, lineage(kind)) for kind in classes]
 
     def uses(self) -> list[Reliance | Override]:
-        """Return both of the following."""
         return [*self.reliances(), *self.overrides()]
 
     @cache  # noqa: B019  # it lives as long as the process
     def reliances(self) -> list[Reliance]:
-        """Return every use of a name of vLLM's."""
         return [
             found
             for module in self._modules

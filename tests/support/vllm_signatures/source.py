@@ -28,7 +28,6 @@ class Source:
         self.file = lru_cache(maxsize=None)(self._file)
 
     def _file(self, module: str) -> Path | None:
-        """Where a module's source is."""
         paths = [root.joinpath(*module.split(".")) for root in self._roots]
         files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
         return next((file for file in files if file.exists()), None)
@@ -69,7 +68,6 @@ class Module:
         return found
 
     def find(self, name: str) -> Found | None:
-        """See `Source.find`."""
         statement = self.top.get(name)
         if isinstance(statement, ast.ImportFrom):
             origin = self._origin(statement)
@@ -105,7 +103,6 @@ class Module:
 
     @cached_property
     def inner_imports(self) -> dict[str, ast.ImportFrom]:
-        """What functions import, by name."""
         found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom))
         return {alias.asname or alias.name: node for node in found for alias in node.names}
 
@@ -124,17 +121,14 @@ class Module:
         return full if self._source.file(full) else None
 
     def bases_of(self, definition: ast.ClassDef) -> "list[tuple[Module, ast.ClassDef]]":
-        """The classes that a class of this module derives from, as far as their source is there."""
         names = (base.id for base in definition.bases if isinstance(base, ast.Name))
         return [home for name in names if (home := self.home_of(name))]
 
     def member(self, class_name: str, member: str) -> Member | None:
-        """See `Source.member`."""
         home = self.home_of(class_name)
         return home[0].member_of(home[1], member) if home else None
 
     def member_of(self, definition: ast.ClassDef, member: str) -> Member | None:
-        """The same of a class that this module defines."""
         if own := _members(definition).get(member):
             return Member(self, definition, *own)
         bases = self.bases_of(definition)

@@ -1,54 +1,24 @@
 """Which stream a rank's model runs on."""
 
-import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from baton.model_runner.model_stream import ModelStream, leave_default_stream
-from tests.support.fake_device import Event, FakeDevice, Run, Stream
+from baton.model_runner.model_stream import ModelStream
+from tests.support.late_device import LateDevice, LateTorch
+from tests.support.virtual_host import RealHost
 
-DEVICE = torch.device("cuda:1")
+DEVICE = torch.device("cuda", 0)
 
 
-class DeviceModule:
-    """`torch.cuda` over a fake device: a current stream per thread, at first the default stream."""
-
-    def __init__(self, device: FakeDevice) -> None:
-        self._fake = device
-        self._default = device.stream()
-        self._current = threading.local()
-
-    def default_stream(self, device: torch.device) -> Stream:
-        """The legacy default stream."""
-        assert device == DEVICE
-        return self._default
-
-    def current_stream(self, device: torch.device) -> Stream:
-        """The calling thread's."""
-        assert device == DEVICE
-        stream: Stream = getattr(self._current, "stream", self._default)
-        return stream
-
-    def set_stream(self, stream: Stream) -> None:
-        """For the calling thread."""
-        self._current.stream = stream
-
-    def Stream(self, device: torch.device) -> Stream:  # noqa: N802  # torch's name
-        """Make a stream that can wait for another one."""
-        assert device == DEVICE
-        made: Any = self._fake.stream()
-
-        def wait_stream(other: Stream) -> None:
-            event = Event(self._fake)
-            event.record(other)
-            event.wait(made)
-
-        made.wait_stream = wait_stream
-        stream: Stream = made
-        return stream
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> LateTorch:
+    """`torch.cuda`: the current stream is at first the legacy default one."""
+    host = RealHost()
+    made = LateTorch(host, [LateDevice(host, launch_s=0)])
+    monkeypatch.setattr(torch, "get_device_module", lambda _: made)
+    return made
 
 
 class Base:
@@ -60,63 +30,39 @@ class Base:
         self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(pipeline_parallel_size=stages))
 
     def init_device(self) -> None:
-        """Nothing is to be done."""
+        pass
 
 
 class Worker(ModelStream, Base):
     """One whose model has a stream of its own."""
 
 
-def test_a_copy_on_the_default_stream_does_not_wait_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_on_the_default_stream_does_not_wait_for_the_model(module: LateTorch) -> None:
     """What the model launches after `init_device` is on another stream, behind what was launched before."""
-    ran: list[str] = []
-    with FakeDevice(1, Run.ON_WAIT) as device:
-        module = DeviceModule(device)
-        monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-        module.current_stream(DEVICE).launch(lambda: ran.append("weights"))
-        Worker(stages=1).init_device()
-        model = module.current_stream(DEVICE)
-        model.launch(lambda: ran.append("forward pass"))
+    default = module.default_stream(DEVICE)
+    default.launch(cost_s=60.0)
+    loaded_at = default.end
 
-        default = module.default_stream(DEVICE)
-        default.launch(lambda: ran.append("copy"))
-        default.synchronize()  # as a synchronous copy does
-        assert ran == ["weights", "copy"]
+    Worker(stages=1).init_device()
+    model = module.current_stream(DEVICE)
+    model.launch(cost_s=60.0)
+    default.copy(int(default.device.copy_bytes_per_s), "to host")
 
-        model.synchronize()
-        assert ran == ["weights", "copy", "forward pass"]
+    assert model.end == pytest.approx(loaded_at + 60.0)
+    assert default.end == pytest.approx(loaded_at + 1.0)
 
 
-def test_a_stream_that_was_chosen_before_is_kept() -> None:
+def test_a_stream_that_was_chosen_before_is_kept(module: LateTorch) -> None:
     """With several ranks vLLM has left the default stream by itself, and what it made there knows that stream."""
-    with FakeDevice(1, Run.ON_WAIT) as device:
-        module = DeviceModule(device)
-        chosen = device.stream()
-        module.set_stream(chosen)
-        leave_default_stream(DEVICE, module)
+    module.set_stream(chosen := module.Stream(DEVICE))
 
-        assert module.current_stream(DEVICE) is chosen
+    Worker(stages=1).init_device()
+
+    assert module.current_stream(DEVICE) is chosen
 
 
-def test_pipeline_stages_stay_on_the_stream_that_the_runner_was_made_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_stages_stay_on_the_stream_that_the_runner_was_made_on(module: LateTorch) -> None:
     """What vLLM's V2 runner sends to other stages is ordered behind that stream."""
-    with FakeDevice(1, Run.ON_WAIT) as device:
-        module = DeviceModule(device)
-        monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-        Worker(stages=2).init_device()
+    Worker(stages=2).init_device()
 
-        assert module.current_stream(DEVICE) is module.default_stream(DEVICE)
-
-
-def test_other_threads_stay_on_the_default_stream() -> None:
-    """The current stream is a thread's own: what computes digests is not moved."""
-    with FakeDevice(1, Run.ON_WAIT) as device:
-        module = DeviceModule(device)
-        leave_default_stream(DEVICE, module)
-        seen: list[Stream] = []
-        thread = threading.Thread(target=lambda: seen.append(module.current_stream(DEVICE)))
-        thread.start()
-        thread.join(timeout=10)
-
-        assert seen == [module.default_stream(DEVICE)]
-        assert module.current_stream(DEVICE) is not module.default_stream(DEVICE)
+    assert module.current_stream(DEVICE) is module.default_stream(DEVICE)

@@ -26,11 +26,9 @@ class FakeHub:
         self.closed = False
 
     def wait_for(self, ranks: set[int], _lost: object) -> None:
-        """Note it."""
         self.ranks = ranks
 
     def close(self) -> None:
-        """Note it."""
         self.closed = True
 
 
@@ -73,21 +71,16 @@ def join(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return as_rank
 
 
-def test_the_first_rank_waits_for_those_of_other_hosts(engine: Engine, join: Callable[[int], None]) -> None:
-    """Not for its neighbour, whom vLLM watches."""
-    join(0)
-
-    hub: Any = connect_ranks(engine(0))
-
-    assert hub.ranks == {2, 3}
-
-
 def test_ranks_of_other_hosts_connect_to_the_first(engine: Engine, join: Callable[[int], None]) -> None:
-    """At the address that it tells; its neighbour has nothing to do."""
+    """At the address that it tells; it waits for them, and not for its neighbour, whom vLLM watches."""
+    join(0)
+    hub: Any = connect_ranks(engine(0))
     join(3)
     end: Any = connect_ranks(engine(1))
-    assert end == (ADDRESS, 3)
     join(1)
+
+    assert hub.ranks == {2, 3}
+    assert end == (ADDRESS, 3)
     assert connect_ranks(engine(0)) is None
 
 

@@ -31,11 +31,9 @@ class Base:
         return step
 
     def sample_tokens(self, step: int) -> int:
-        """Likewise."""
         return self.execute_model(step)
 
     def shutdown(self) -> None:
-        """Remember it."""
         self.stopped = True
 
 
@@ -129,15 +127,8 @@ def test_steps_are_watched(worker: Worker) -> None:
     }
 
 
-def test_the_end_reaches_the_worker_below(worker: Worker) -> None:
-    """Also when nothing was ever started."""
-    worker.shutdown()
-
-    assert worker.stopped
-
-
-def test_the_end_reaches_the_transfer(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread ends with the worker, and whoever still waits for tokens is told."""
+def test_the_end_reaches_transfer_and_worker(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends with the worker, also when nothing was ever started, and whoever still waits for tokens is told."""
     ended: list[str] = []
     transfer = HostTransfer()
     monkeypatch.setattr(transfer, "stop", lambda: ended.append("transfer"))
@@ -146,3 +137,4 @@ def test_the_end_reaches_the_transfer(worker: Worker, monkeypatch: pytest.Monkey
     worker.shutdown()
 
     assert ended == ["transfer"]
+    assert worker.stopped

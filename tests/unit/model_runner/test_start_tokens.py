@@ -9,7 +9,6 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, ModelRunnerOutput
 from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
-from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.model_runner import start_tokens
@@ -66,7 +65,6 @@ class Base:
         self.model_runner = Runner()
 
     def execute_model(self, scheduler_output: Any) -> None:
-        """Begin every new request without output."""
         for new in scheduler_output.scheduled_new_reqs:
             state = SimpleNamespace(req_id=new.req_id, output_token_ids=[], generator=seeded())
             self.model_runner.input_batch.add_request(state)
@@ -106,7 +104,6 @@ class Sampled:
         self.heard: list[Any] = []
 
     def tokens_sampled(self, output: Any) -> None:
-        """Keep it."""
         self.heard.append(output)
 
 
@@ -126,7 +123,6 @@ def test_an_asynchronous_output_is_told_of_when_it_is_on_the_host(monkeypatch: p
 def test_a_worker_without_a_connector_tells_nobody() -> None:
     """A plain server may have our worker class."""
     assert start_tokens._connector() is None
-    assert issubclass(BatonConnector, object)
 
 
 def output_of(rows: list[list[int]]) -> ModelRunnerOutput:

@@ -1,13 +1,11 @@
 """The order of hooks on vLLM's V2 runner: its own code, on fakes, under its own worker's call and under ours."""
 
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.worker.gpu import kv_connector as v2_connector
 from vllm.v1.worker.gpu import model_runner as v2
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
@@ -85,7 +83,6 @@ class Theirs:
         self.model_runner: Any = Runner(log)
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Run a step."""
         return self.model_runner.execute_model(scheduler_output)
 
 
@@ -108,39 +105,11 @@ LATE = [
 ]
 
 
-def test_vllm_touches_blocks_before_it_tells_of_preemptions(log: Log) -> None:
-    """Why a prefill node needs the call; when this fails, see whether it still does."""
-    output = Theirs(log).execute_model(step())
-
-    assert log == LATE
-    assert isinstance(output.kv_connector_output, KVConnectorOutput)
-
-
 def test_our_worker_tells_first(log: Log) -> None:
     """And vLLM goes on as ever."""
     Ours(log).execute_model(step())
 
     assert log == ["handle_preemptions", *LATE]
-
-
-def test_the_forward_pass_lies_between_the_two_hooks() -> None:
-    """As vLLM's code has it: what was updated, the hooks, the model, its end; and the end of the step behind the drafter."""
-    executes, samples = inspect.getsource(GPUModelRunner.execute_model), inspect.getsource(GPUModelRunner.sample_tokens)
-    order = [
-        executes.index(line)
-        for line in (
-            "self.update_requests(",
-            "self.kv_connector.pre_forward(scheduler_output, input_batch)",
-            "self.model(**model_inputs)",
-            "self.kv_connector.finish_forward()",
-        )
-    ]
-
-    assert order == sorted(order)
-    assert (
-        samples.rindex("self.kv_connector.post_forward(") > samples.index(".propose(") > samples.index("self.sample(")
-    )
-    assert "post_forward" not in executes
 
 
 def test_on_v1_vllm_s_own_call_is_first_and_the_only_one(log: Log) -> None:

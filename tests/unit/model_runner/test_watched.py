@@ -1,22 +1,19 @@
 """A worker's steps under the watchdog, on a device that never comes: V1's order of calls, and V2's."""
 
 import threading
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput
-from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
 from baton.model_runner import watched
 from baton.model_runner.channel import STEP_TIMEOUT_VARIABLE
-from baton.model_runner.watchdog import Overdue, Watchdog
+from baton.model_runner.watchdog import Watchdog
 from baton.model_runner.watched import Watched, step_timeout_s
 from tests.support.fake_device import DeviceError, FakeDevice, Run
 from tests.support.late_tensor import LateWorld
+from tests.unit.model_runner.test_watchdog import Ends
 
 PATIENCE_S = 60.0
 
@@ -30,29 +27,23 @@ class Base:
         self.stopped = False
 
     def compile_or_warm_up_model(self) -> str:
-        """Run a step, as V2's warm-up does."""
         self.execute_model(0)
         return "times"
 
     def execute_model(self, _step: int) -> Any:
-        """Run the model."""
         return self._wait("execute_model")
 
     def sample_tokens(self, _grammar: Any) -> Any:
-        """Return V2's output of a step."""
         self._wait("sample_tokens")
-        return v2_output(self.world)
+        return self.world.v2_output([[7]], [1])
 
     def take_draft_token_ids(self) -> Any:
-        """Wait for drafts."""
         return self._wait("take_draft_token_ids")
 
     def execute_dummy_batch(self) -> None:
-        """Take part in another engine's step."""
         self._wait("execute_dummy_batch")
 
     def shutdown(self) -> None:
-        """Remember it."""
         self.stopped = True
 
     def _wait(self, call: str) -> None:
@@ -64,40 +55,14 @@ class Worker(Watched, Base):
     """One whose steps are watched."""
 
 
-class Ended:
+@pytest.fixture
+def ended() -> Ends:
     """In the place of the end of the process."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.told = threading.Event()
-
-    def __call__(self, overdue: Overdue, _bound_s: float) -> None:
-        self.names.append(overdue.call.name)
-        self.told.set()
-
-
-def v2_output(world: LateWorld) -> AsyncOutput:
-    """What vLLM's V2 runner returns: its own class, of tensors that the device has yet to fill."""
-    sampled: Any = SimpleNamespace(
-        sampled_token_ids=world.sampled(torch.tensor([[7]], dtype=torch.int32)),
-        logprobs_tensors=None,
-        num_nans=None,
-        sampling_mask_tensors=None,
-    )
-    step: Any = SimpleNamespace(prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, req_ids=["a"])
-    counts = world.sampled(torch.tensor([1], dtype=torch.int32))
-    with world.as_cuda(), patch.object(torch.cuda, "Event", side_effect=world.event):
-        return AsyncOutput(step, sampled, counts, world.main_stream(), world.copy_stream(), False, None)
+    return Ends()
 
 
 @pytest.fixture
-def ended() -> Ended:
-    """Nothing has ended."""
-    return Ended()
-
-
-@pytest.fixture
-def worker(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def worker(ended: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """One that has warmed up."""
     monkeypatch.setattr(watched, "Watchdog", lambda bound_s: Watchdog(bound_s, ended))
     monkeypatch.setenv(STEP_TIMEOUT_VARIABLE, "0.1")
@@ -109,45 +74,32 @@ def worker(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "arguments"),
     [
-        lambda worker: worker.execute_model(1),
-        lambda worker: worker.sample_tokens(None),
-        lambda worker: worker.take_draft_token_ids(),
-        lambda worker: worker.execute_dummy_batch(),
+        ("execute_model", (1,)),
+        ("sample_tokens", (None,)),
+        ("take_draft_token_ids", ()),
+        ("execute_dummy_batch", ()),
+        ("get_output", ()),  # in V2's order of calls, another thread waits for vLLM's own output
     ],
-    ids=["execute_model", "sample_tokens", "take_draft_token_ids", "execute_dummy_batch"],
 )
-def test_late_device_hangs_a_call_on_the_model_thread(
-    worker: Worker, ended: Ended, call: Callable[[Worker], Any], request: pytest.FixtureRequest
-) -> None:
+def test_late_device_hangs_a_call(worker: Worker, ended: Ends, call: str, arguments: tuple[Any, ...]) -> None:
     """As V1's `_to_list` does: whichever call waits, the process is ended, and says which."""
-    worker.waits_in = request.node.callspec.id
-    thread = threading.Thread(target=_until_lost, args=(call, worker))
+    worker.waits_in = call
+    holder = worker.sample_tokens(None) if call == "get_output" else worker
 
+    def until_lost() -> None:
+        with pytest.raises(DeviceError):
+            getattr(holder, call)(*arguments)
+
+    thread = threading.Thread(target=until_lost)
     thread.start()
     told = ended.told.wait(PATIENCE_S)
     worker.world.device.close()
     thread.join(PATIENCE_S)
 
     assert told
-    assert ended.names == [worker.waits_in]
-
-
-def test_late_device_hangs_an_output_in_v2_order(worker: Worker, ended: Ended) -> None:
-    """`execute_model` and `sample_tokens` return, and another thread waits for vLLM's own output."""
-    assert worker.execute_model(1) is None
-    output = worker.sample_tokens(None)
-    assert isinstance(output, AsyncModelRunnerOutput)
-    thread = threading.Thread(target=_until_lost, args=(lambda _: output.get_output(), worker))
-
-    thread.start()
-    told = ended.told.wait(PATIENCE_S)
-    worker.world.device.close()
-    thread.join(PATIENCE_S)
-
-    assert told
-    assert ended.names == ["get_output"]
+    assert [overdue.call.name for overdue in ended.found] == [call]
 
 
 def test_late_device_that_comes_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +141,3 @@ def test_a_server_that_is_no_node_has_the_engines_bound(monkeypatch: pytest.Monk
 
     assert step_timeout_s({}) == 77.0
     assert step_timeout_s({STEP_TIMEOUT_VARIABLE: "4.5"}) == 4.5
-
-
-def _until_lost(call: Callable[[Worker], Any], worker: Worker) -> None:
-    """Wait until the device is closed."""
-    with pytest.raises(DeviceError):
-        call(worker)

@@ -27,31 +27,22 @@ def test_our_flags_become_settings_and_the_others_pass_on() -> None:
 
 
 def test_settings_belong_to_the_nodes_own_section() -> None:
-    """The same flag means the decode node's setting there."""
+    """The same flag means the decode node's setting there. Only a prefill node has a control port: nobody dials the other."""
     line = parse("decode", ["--advertise-host", "10.0.0.5", "--secret-file", "s", "--config", "b.yaml"])
 
     assert line.overrides == {"decode_node.advertise_host": "10.0.0.5", "cluster.secret_file": "s"}
     assert line.file == Path("b.yaml")
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_flag_given_twice_is_refused(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of the two would be ignored."""
-    with pytest.raises(SystemExit) as stopped:
-        parse(role, ["--port", "1", "--port", "2"])
-    assert stopped.value.code == 2
-    assert "--port is given twice" in capsys.readouterr().err
-
-
-def test_a_shortened_flag_is_not_ours() -> None:
-    """It may be a flag of vLLM."""
-    assert parse("prefill", ["--mod", "x"]).passthrough == ("--mod", "x")
-
-
-def test_only_a_prefill_node_has_a_control_port() -> None:
-    """Nobody dials a decode node."""
     assert parse("prefill", ["--control-port", "7"]).overrides == {"prefill_node.control_port": "7"}
     assert parse("decode", ["--control-port", "7"]).passthrough == ("--control-port", "7")
+
+
+def test_a_flag_given_twice_is_refused_and_a_shortened_one_is_not_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of the two would be ignored; the short one may be a flag of vLLM."""
+    assert parse("prefill", ["--mod", "x"]).passthrough == ("--mod", "x")
+    with pytest.raises(SystemExit) as stopped:
+        parse("decode", ["--port", "1", "--port", "2"])
+    assert stopped.value.code == 2
+    assert "--port is given twice" in capsys.readouterr().err
 
 
 def test_flags_of_the_command_line_follow_those_of_the_file() -> None:

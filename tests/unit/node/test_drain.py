@@ -10,7 +10,7 @@ import pytest
 
 from baton.contracts.http import CANCEL_PATH, NODE_PATH
 from baton.contracts.secret import ClusterSecret
-from baton.node.connector.connector_channel import CancelClient, SnapshotClient, Snapshots
+from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.drain import Drain, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from baton.node.middleware import GateSettings, NodeMiddleware
@@ -29,7 +29,6 @@ class Node:
         self.drain = Drain(timeout_s, pending, self.stopped.set)
 
     async def wait_stopped(self) -> None:
-        """Wait for the end."""
         async with asyncio.timeout(20):
             await self.stopped.wait()
 
@@ -39,34 +38,20 @@ class Node:
         return not self.stopped.is_set()
 
 
-async def test_an_idle_node_stops_at_once() -> None:
-    """There is nothing to wait for."""
-    node = Node()
-    node.drain.ask()
-    assert node.drain.begun
-    await node.wait_stopped()
-
-
-async def test_running_requests_end_first() -> None:
-    """All of them."""
-    node = Node()
-    with node.drain.request():
-        with node.drain.request():
-            node.drain.ask()
-            assert await node.still_runs()
-        assert await node.still_runs()
-    await node.wait_stopped()
-
-
-async def test_transfers_end_first() -> None:
-    """A prompt's request has ended long before its KV is fetched."""
+async def test_running_requests_and_transfers_end_first() -> None:
+    """All of them; a prompt's request has ended long before its KV is fetched. Then the node stops at once."""
     held = [1]
 
     async def pending() -> int:
         return held[0]
 
     node = Node(pending)
-    node.drain.ask()
+    with node.drain.request():
+        with node.drain.request():
+            node.drain.ask()
+            assert node.drain.begun
+            assert await node.still_runs()
+        assert await node.still_runs()
     assert await node.still_runs()
     held[0] = 0
     await node.wait_stopped()
@@ -145,14 +130,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The transfers that the connector reports, to be changed by the test."""
     transfers: list[dict[str, Any]] = [{"transfer_id": "a" * 32, "state": "held"}]
 
-    async def both(_: SnapshotClient) -> Snapshots:
+    async def both(_: ConnectorClient) -> Snapshots:
         return Snapshots({"transfers": transfers}, {})
 
-    async def cancel(_: CancelClient, transfer_ids: list[str]) -> int:
+    async def cancel(_: ConnectorClient, transfer_ids: list[str]) -> int:
         return len(transfer_ids)
 
-    monkeypatch.setattr(SnapshotClient, "both", both)
-    monkeypatch.setattr(CancelClient, "cancel", cancel)
+    monkeypatch.setattr(ConnectorClient, "both", both)
+    monkeypatch.setattr(ConnectorClient, "cancel", cancel)
     return transfers
 
 

@@ -35,14 +35,24 @@ async def test_the_server_ends_with_its_engine(state: SimpleNamespace) -> None:
     assert state.server.should_exit
 
 
-@pytest.mark.parametrize("told_to_stop", [False, True])
-async def test_the_end_of_an_engine_that_was_told_to_stop_is_not_hurried(
-    state: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *, told_to_stop: bool
+@pytest.mark.parametrize(
+    ("told_to_stop", "keeps_alive", "hurries", "ends"),
+    [(False, "0", True, True), (True, "0", False, True), (False, "1", False, False)],
+)
+async def test_the_end_is_hurried_where_it_is_not_vllms_order(
+    state: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    told_to_stop: bool,
+    keeps_alive: str,
+    hurries: bool,
+    ends: bool,
 ) -> None:
-    """A drained node ends with status 0, however long the rest of vLLM's shutdown takes on a busy machine."""
+    """A drained node ends with status 0, however long vLLM's shutdown takes; a server may be set to outlive its engine."""
     hurried: list[bool] = []
     monkeypatch.setattr(engine_watch, "bound_end", lambda: hurried.append(True))
     monkeypatch.setattr(engine_watch, "STOP_SIGNALS", signals := StopSignals())
+    monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", keeps_alive)
     if told_to_stop:
         signals.record_stop()
     state.engine_client.is_running = False
@@ -51,8 +61,8 @@ async def test_the_end_of_an_engine_that_was_told_to_stop_is_not_hurried(
     watch.start()
     await watched(watch)
 
-    assert hurried == [True] * (not told_to_stop)
-    assert state.server.should_exit
+    assert hurried == [True] * hurries
+    assert state.server.should_exit == ends
 
 
 def test_a_process_that_does_not_end_by_itself_is_ended() -> None:
@@ -65,20 +75,6 @@ def test_a_process_that_does_not_end_by_itself_is_ended() -> None:
 
     assert done.returncode == engine_watch.EXIT_ENGINE_ENDED
     assert "has not ended within 0.1 s" in done.stderr
-
-
-async def test_a_server_that_shall_outlive_its_engine_does(
-    state: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The choice is vLLM's setting."""
-    monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1")
-    state.engine_client.is_running = False
-    watch = EngineWatch(state)
-
-    watch.start()
-    await watched(watch)
-
-    assert not state.server.should_exit
 
 
 async def test_a_watch_that_is_stopped_looks_no_more(state: SimpleNamespace) -> None:

@@ -24,10 +24,6 @@ def test_a_card_is_active_if_one_of_its_ports_is(tmp_path: Path) -> None:
         RdmaDevice(name="mlx5_0", active=True),
         RdmaDevice(name="mlx5_1", active=False),
     ]
-
-
-def test_a_machine_without_cards_has_none(tmp_path: Path) -> None:
-    """The folder is not there."""
     assert rdma_devices(tmp_path / "nowhere") == []
 
 

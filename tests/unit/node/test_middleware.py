@@ -16,20 +16,20 @@ from fastapi import FastAPI
 from baton.contracts.http import (
     CANCEL_PATH,
     METRICS_PATH,
-    NODE_PATH,
     PATH_HEADER,
+    PROBE_PATH,
     REASON_HEADER,
     TOKEN_IDS_HEADER,
-    TRANSFERS_PATH,
 )
 from baton.contracts.kv_transfer import FIELD, Role, Start, TransferParams, sign, verify
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
-from baton.node.connector.connector_channel import Outcome, Outcomes, SnapshotClient, Snapshots
+from baton.node.connector.connector_channel import ConnectorClient, Outcome, Outcomes, Snapshots
 from baton.node.drain import Drain
 from baton.node.engine_watch import EngineWatch
 from baton.node.errors import ConnectorSilentError
 from baton.node.http import token_ids
+from baton.node.http.api import PATHS
 from baton.node.http.asgi import App, Scope
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.token_ids import TokenLog
@@ -69,24 +69,14 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     return known
 
 
-async def test_a_request_without_transfer_passes_untouched() -> None:
-    """Body, scope and answer are as they would be without the gate."""
-    app = Recorder()
-    exchange = await Exchange(http("POST", COMPLETIONS), body_of(b'{"prompt": "x"}')).run(gate(app))
-
-    assert app.received == body_of(b'{"prompt": "x"}')
-    assert exchange.sent == list(app.answer)
-
-
-async def test_a_body_in_pieces_arrives_whole() -> None:
+async def test_a_body_arrives_whole_and_its_answer_as_it_is() -> None:
     """The gate reads all of it once, and the application gets it in one piece."""
     app = Recorder()
-    body = leg()
-    pieces = body_of(body[:7], b"", body[7:30], body[30:])
-    exchange = await Exchange(http("POST", COMPLETIONS), pieces).run(gate(app))
+    body = b'{"prompt": "x"}'
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(body[:7], b"", body[7:])).run(gate(app))
 
     assert app.received == body_of(body)
-    assert exchange.status == 200
+    assert exchange.sent == list(app.answer)
 
 
 async def test_the_disconnect_still_arrives_after_the_body() -> None:
@@ -114,24 +104,14 @@ async def test_a_client_that_leaves_amid_its_body_is_forgotten() -> None:
     assert not exchange.sent
 
 
-@pytest.mark.parametrize("value", [{"do_remote_prefill": True}, {"baton": {"v": 1}}, "x"])
-async def test_unsigned_parameters_never_reach_vllm(value: object) -> None:
+@pytest.mark.parametrize("body", [json.dumps({FIELD: {"do_remote_prefill": True}}).encode(), leg("prefill")])
+async def test_parameters_that_are_unsigned_or_for_the_other_role_never_reach_vllm(body: bytes) -> None:
     """The refusal has OpenAI's shape."""
     app = Recorder()
-    body = json.dumps({"prompt": "x", FIELD: value}).encode()
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(body)).run(gate(app))
 
     assert exchange.status == 403
     assert FIELD in json.loads(exchange.body)["error"]["message"]
-    assert not app.scopes
-
-
-async def test_parameters_for_the_other_role_never_reach_vllm() -> None:
-    """A prefill node does not decode."""
-    app = Recorder()
-    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg("decode"))).run(gate(app, "prefill"))
-
-    assert exchange.status == 403
     assert not app.scopes
 
 
@@ -143,12 +123,12 @@ async def test_a_node_that_cannot_start_with_tokens_refuses_them(
 ) -> None:
     """VLLM's own scheduler would begin the answer anew; a connector that says nothing may have that one."""
 
-    async def both(_client: SnapshotClient) -> Snapshots:
+    async def both(_client: ConnectorClient) -> Snapshots:
         if said is None:
             raise ConnectorSilentError("it does not answer")
         return Snapshots(said, {})
 
-    monkeypatch.setattr(SnapshotClient, "both", both)
+    monkeypatch.setattr(ConnectorClient, "both", both)
     outcomes[TRANSFER] = Outcome("local", "")
     app = Recorder()
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=((5, 6),)))).run(gate(app))
@@ -198,21 +178,15 @@ async def test_the_head_waits_for_the_body_and_nothing_else_does(outcomes: dict[
 
 
 @pytest.mark.usefixtures("outcomes")
-async def test_an_error_names_no_path() -> None:
-    """It was not computed anywhere."""
+@pytest.mark.parametrize(("role", "status"), [("decode", 500), ("prefill", 200)])
+async def test_an_error_and_a_prefill_node_name_no_path(role: Role, status: int) -> None:
+    """The first was computed nowhere; the other's answer is for the proxy alone."""
     app = Recorder(
-        {"type": "http.response.start", "status": 500, "headers": []}, {"type": "http.response.body", "body": b"{}"}
+        {"type": "http.response.start", "status": status, "headers": []}, {"type": "http.response.body", "body": b"{}"}
     )
-    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(app))
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(role))).run(gate(app, role))
 
-    assert (exchange.status, exchange.headers) == (500, {})
-
-
-async def test_a_prefill_node_names_no_path() -> None:
-    """Its answer is for the proxy alone."""
-    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg("prefill"))).run(gate(Recorder(), "prefill"))
-
-    assert exchange.headers == {"x-own": "1"}
+    assert (exchange.status, exchange.headers) == (status, {})
 
 
 async def test_everything_but_posts_passes_without_being_read() -> None:
@@ -223,13 +197,17 @@ async def test_everything_but_posts_passes_without_being_read() -> None:
         assert exchange.sent == [{"type": "websocket.close"}]
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", NODE_PATH), ("GET", TRANSFERS_PATH), ("POST", CANCEL_PATH)])
+@pytest.mark.parametrize(
+    ("method", "path"), [*(("GET", path) for path in PATHS), ("POST", CANCEL_PATH), ("POST", PROBE_PATH)]
+)
 async def test_the_node_api_needs_the_token(method: str, path: str) -> None:
     """It is answered by the gate, never by vLLM."""
     app = Recorder()
-    exchange = await Exchange(http(method, path)).run(gate(app))
+    exchange = await Exchange(http(method, path, [("Authorization", "Bearer wrong")])).run(gate(app))
 
     assert exchange.status == 401
+    assert exchange.headers["www-authenticate"] == "Bearer"
+    assert json.loads(exchange.body)["error"]["type"] == "authentication_error"
     assert not app.scopes
 
 
@@ -297,7 +275,6 @@ class Streamer:
         self.logs: list[TokenLog | None] = []
 
     async def __call__(self, _scope: Scope, _receive: Any, send: Any) -> None:
-        """Stream."""
         self.logs.append(log := token_ids._log.get())
         kind = (b"content-type", b"text/event-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind]})

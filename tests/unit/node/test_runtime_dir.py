@@ -29,14 +29,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_folder_is_private_and_removed_at_the_end(temporary: Path) -> None:
-    """Only this user reads it, and nothing stays."""
-    with owned_directory("test") as path:
-        assert path.parent == temporary
-        assert path.stat().st_mode & 0o777 == 0o700
-    assert list(temporary.iterdir()) == []
-
-
 def test_the_folder_of_a_killed_process_is_removed_by_the_next_start(temporary: Path) -> None:
     """One whose owner runs stays, as do folders of other programs."""
     (temporary / "baton-of-another-program").mkdir()
@@ -51,8 +43,9 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_start(temporary: 
         owner.communicate(timeout=30)
     assert path.exists()
 
-    with owned_directory("test"):
+    with owned_directory("test") as own:
         assert not path.exists()
+        assert own.stat().st_mode & 0o777 == 0o700
     assert [each.name for each in temporary.iterdir()] == ["baton-of-another-program"]
 
 

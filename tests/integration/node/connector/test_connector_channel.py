@@ -11,10 +11,11 @@ import pytest
 import zmq
 
 from baton.kv_connector.control.status_server import OutcomeSender
-from baton.node.connector.connector_channel import MAX_OUTCOMES, CancelClient, Outcomes, SnapshotClient
+from baton.node.connector.connector_channel import MAX_OUTCOMES, ConnectorClient, Outcomes
 from baton.node.errors import ConnectorFailedError, NoAnswerError
 
 Answer = Callable[..., bytes]  # from a question's frames
+Start = Callable[..., None]
 
 
 @pytest.fixture
@@ -46,19 +47,18 @@ class Side:
                     socket.send_multipart([peer, empty, reply])
 
     def stop(self) -> None:
-        """Stop answering."""
         self._context.term()
         self._thread.join()
 
 
 @pytest.fixture
-def connector(runtime_dir: Path) -> Iterator[Callable[[Answer, Answer], None]]:
-    """Starts both sides of a connector."""
+def connector(runtime_dir: Path) -> Iterator[Start]:
+    """Starts the scheduler's side of a connector and its workers'."""
     sides: list[Side] = []
 
-    def start(scheduler: Answer, worker: Answer) -> None:
+    def start(scheduler: Answer, *workers: Answer) -> None:
         sides.append(Side(runtime_dir / "scheduler.sock", scheduler))
-        sides.append(Side(runtime_dir / "worker-0.sock", worker))
+        sides.extend(Side(runtime_dir / f"worker-{rank}.sock", answer) for rank, answer in enumerate(workers))
 
     yield start
     for side in sides:
@@ -66,12 +66,12 @@ def connector(runtime_dir: Path) -> Iterator[Callable[[Answer, Answer], None]]:
 
 
 @pytest.fixture
-def workers(runtime_dir: Path) -> Iterator[Callable[[int, Answer], None]]:
-    """Starts further workers."""
-    sides: list[Side] = []
-    yield lambda rank, answer: sides.append(Side(runtime_dir / f"worker-{rank}.sock", answer))
-    for side in sides:
-        side.stop()
+def client(runtime_dir: Path) -> Iterator[ConnectorClient]:
+    """The node's end."""
+    made = ConnectorClient(runtime_dir)
+    yield made
+    made.stop()
+    made.stop()
 
 
 def says(content: object) -> Answer:
@@ -87,7 +87,7 @@ async def test_the_integrity_check_has_time_of_its_own(runtime_dir: Path) -> Non
         return b'{"ok": true}'
 
     side = Side(runtime_dir / "integrity.sock", later)
-    client = SnapshotClient(runtime_dir, timeout_s=0.05)
+    client = ConnectorClient(runtime_dir, timeout_s=0.05)
     try:
         assert await client.integrity() == {"ok": True}
     finally:
@@ -95,7 +95,7 @@ async def test_the_integrity_check_has_time_of_its_own(runtime_dir: Path) -> Non
         side.stop()
 
 
-async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answer, Answer], None]) -> None:
+async def test_both_sides_are_asked(connector: Start, client: ConnectorClient) -> None:
     """Each gets the word `snapshot` and gives one object; many may ask at once."""
     asked: list[bytes] = []
 
@@ -104,11 +104,8 @@ async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answ
         return b'{"free_blocks": 7, "control_addresses": ["tcp://a:1", "tcp://a:2"]}'
 
     connector(scheduler, says({"side": "worker"}))
-    client = SnapshotClient(runtime_dir)
 
     found = await asyncio.gather(*(client.both() for _ in range(5)))
-    client.stop()
-    client.stop()
 
     assert asked == [b"snapshot"] * 5
     assert [(snapshots.scheduler["free_blocks"], snapshots.worker) for snapshots in found] == [
@@ -122,37 +119,32 @@ async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answ
     [lambda *_: b"", says([]), lambda *_: b"{", says({"error": "KeyError: x"})],
     ids=["none", "a list", "no JSON", "an error"],
 )
-async def test_a_side_that_does_not_answer_properly_is_told(
-    answer: Answer, runtime_dir: Path, connector: Callable[[Answer, Answer], None]
+async def test_a_worker_that_does_not_answer_properly_is_told(
+    answer: Answer, runtime_dir: Path, connector: Start
 ) -> None:
-    """The other side's answer does not help; the wait is bounded."""
-    connector(says({}), answer)
-    client = SnapshotClient(runtime_dir, timeout_s=0.2)
+    """It is not enough that the others did; the wait is bounded."""
+    connector(says({}), says({"open": 1}), answer)
+    client = ConnectorClient(runtime_dir, timeout_s=0.2)
 
-    with pytest.raises(NoAnswerError, match="worker-0"):
+    with pytest.raises(NoAnswerError, match="worker-1"):
         await client.both()
+    with pytest.raises(NoAnswerError, match="worker-1"):
+        await client.cancel(["a"])
     client.stop()
 
 
-async def test_a_connector_that_is_not_there_may_come(
-    runtime_dir: Path, connector: Callable[[Answer, Answer], None]
-) -> None:
-    """A late answer to an earlier question is not taken for the next one."""
-    client = SnapshotClient(runtime_dir, timeout_s=0.1)
-    with pytest.raises(NoAnswerError):
-        await client.both()
+async def test_a_connector_that_is_not_there_may_come(connector: Start, client: ConnectorClient) -> None:
+    """The engine is starting; whoever asked asks again."""
+    for asked in (client.both(), client.cancel(["a"]), client.flows("ab" * 16)):
+        with pytest.raises(ConnectorFailedError, match="not started"):
+            await asked
 
-    numbers = iter(range(10))
-    connector(says({}), lambda *_: json.dumps({"n": next(numbers)}).encode())
-    await asyncio.sleep(0.2)
+    connector(says({}), says({"n": 0}))
 
     assert (await client.both()).worker == {"n": 0}
-    client.stop()
 
 
-async def test_every_worker_is_told_to_cancel(
-    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
-) -> None:
+async def test_every_worker_is_told_to_cancel(connector: Start, client: ConnectorClient) -> None:
     """Each rank holds its own part of a prompt; a transfer was open if one of them had it."""
     asked: list[tuple[bytes, ...]] = []
 
@@ -160,41 +152,19 @@ async def test_every_worker_is_told_to_cancel(
         asked.append(question)
         return b'{"open": 1}'
 
-    connector(says({"error": "the scheduler is not asked"}), says({"open": 2}))
-    workers(1, answer)
-    client = CancelClient(runtime_dir)
+    connector(says({"error": "the scheduler is not asked"}), says({"open": 2}), answer)
 
     assert await client.cancel(["a", "b", "c"]) == 2
-    client.stop()
-    client.stop()
-
     assert asked == [(b"cancel", b'["a", "b", "c"]')]
 
 
-@pytest.mark.parametrize("answer", [lambda *_: b"", says({"error": "unknown request"})], ids=["none", "an error"])
-async def test_a_worker_that_does_not_take_a_cancel_is_told(
-    answer: Answer,
-    runtime_dir: Path,
-    connector: Callable[[Answer, Answer], None],
-    workers: Callable[[int, Answer], None],
-) -> None:
-    """It is not enough that the others did; the wait is bounded."""
-    connector(says({}), says({"open": 1}))
-    workers(1, answer)
-    client = CancelClient(runtime_dir, timeout_s=0.2)
+async def test_every_rank_tells_of_its_flows(connector: Start, client: ConnectorClient) -> None:
+    """Each is asked for the transfer by name, and the answers say whose they are."""
+    connector(says({}), says({"flows": [{"layers": 2}]}), says({"flows": [{"layers": 3}, {"layers": 4}]}))
 
-    with pytest.raises(NoAnswerError, match="worker-1"):
-        await client.cancel(["a"])
-    client.stop()
+    found = await client.flows("ab" * 16)
 
-
-async def test_without_workers_nobody_can_be_told(runtime_dir: Path) -> None:
-    """The engine is starting; the caller says it again."""
-    client = CancelClient(runtime_dir)
-
-    with pytest.raises(ConnectorFailedError, match="not started"):
-        await client.cancel(["a"])
-    client.stop()
+    assert found == [{"layers": 2, "rank": 0}, {"layers": 3, "rank": 1}, {"layers": 4, "rank": 1}]
 
 
 @pytest.fixture
@@ -287,26 +257,3 @@ async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes
 def test_without_a_socket_nothing_is_known(runtime_dir: Path) -> None:
     """A server without life-span events still answers."""
     assert Outcomes(runtime_dir).take("a") is None
-
-
-async def test_every_rank_tells_of_its_flows(
-    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
-) -> None:
-    """Each is asked for the transfer by name, and the answers say whose they are."""
-    connector(says({}), says({"flows": [{"layers": 2}]}))
-    workers(1, says({"flows": [{"layers": 3}, {"layers": 4}]}))
-    client = SnapshotClient(runtime_dir)
-
-    found = await client.flows("ab" * 16)
-    client.stop()
-
-    assert found == [{"layers": 2, "rank": 0}, {"layers": 3, "rank": 1}, {"layers": 4, "rank": 1}]
-
-
-async def test_flows_of_a_connector_that_has_not_started_cannot_be_told(runtime_dir: Path) -> None:
-    """No worker is no answer."""
-    client = SnapshotClient(runtime_dir)
-
-    with pytest.raises(ConnectorFailedError, match="not started"):
-        await client.flows("ab" * 16)
-    client.stop()

@@ -10,7 +10,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.status_endpoints import TcpEndpoint
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
-from baton.node.connector.connector_channel import CancelClient, SnapshotClient
+from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.connector.control_client import ControlClient
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 from tests.e2e.waiting import until
@@ -23,7 +23,6 @@ class Changing(ClusterSecret):
     """A secret that a test changes, as a file does."""
 
     def change(self, *values: bytes) -> None:
-        """Hold these from now on."""
         self._values = values
 
 
@@ -38,7 +37,10 @@ def serve(folder: Path, secret: ClusterSecret, name: str = "worker-1.sock") -> S
 async def test_a_far_rank_answers_and_takes_cancels(tmp_path: Path) -> None:
     """As one here does; its file takes the place of the socket."""
     server = serve(tmp_path, ClusterSecret(OLD))
-    asker, cancels = ControlClient(5.0, ClusterSecret(OLD)), CancelClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0)
+    asker, cancels = (
+        ControlClient(5.0, ClusterSecret(OLD)),
+        ConnectorClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0),
+    )
     path = tmp_path / "worker-1.addr"
 
     assert await asker.ask(path, b"snapshot") == {"far": True}
@@ -52,7 +54,7 @@ async def test_a_far_rank_answers_and_takes_cancels(tmp_path: Path) -> None:
 async def test_the_rank_that_samples_may_be_far(tmp_path: Path) -> None:
     """The last pipeline stage is on the last host."""
     server = serve(tmp_path, ClusterSecret(OLD), "runner.sock")
-    client = SnapshotClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0)
+    client = ConnectorClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0)
 
     with pytest.raises(KeyError, match="syncs"):  # it is asked; this one says something else
         await client.runner()
@@ -94,18 +96,12 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
     server.stop()
 
 
-async def test_an_address_file_that_is_gone_is_a_rank_that_failed(tmp_path: Path) -> None:
-    """Its process has not started, or has ended."""
-    asker = ControlClient(0.5, ClusterSecret(OLD))
-
-    with pytest.raises(ConnectorFailedError, match="cannot be read"):
-        await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
-    asker.stop()
-
-
 @pytest.mark.parametrize("far", [False, True])
 async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_failed(*, far: bool) -> None:
-    """The kernel queues connections for a process that is stopped, until the queue is full; it refuses them for one that ended."""
+    """The kernel queues connections for a process that is stopped, until the queue is full; it refuses them for one that ended.
+
+    So has one without a file of its address.
+    """
     with tempfile.TemporaryDirectory(prefix="baton-test-") as folder:
         path = Path(folder) / ("worker-1.addr" if far else "worker-0.sock")
         stopped = socket.socket(socket.AF_INET if far else socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,6 +116,9 @@ async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_f
                 await asker.ask(path, b"snapshot")
         stopped.close()
         with pytest.raises(ConnectorFailedError, match="gone"):
+            await asker.ask(path, b"snapshot")
+        path.unlink()
+        with pytest.raises(ConnectorFailedError, match="cannot be read" if far else "gone"):
             await asker.ask(path, b"snapshot")
         asker.stop()
 

@@ -10,7 +10,7 @@ ASK = """
 import asyncio, concurrent.futures.thread, os, resource, sys
 from pathlib import Path
 from baton.contracts.secret import ClusterSecret
-from baton.node.connector.connector_channel import CancelClient, SnapshotClient
+from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.errors import NoAnswerError
 from baton.node.http.probe import ProbeApi, _dial
 
@@ -21,10 +21,10 @@ folder = Path(sys.argv[2])
 async def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
     secret = ClusterSecret(b"the secret of this test cluster")
-    clients = CancelClient(folder, secret, timeout_s=1.0), SnapshotClient(folder, secret, timeout_s=1.0)
+    client = ConnectorClient(folder, secret, timeout_s=1.0)
     probe = ProbeApi(None, secret, None)
-    for each in (*clients, probe):
-        each.start()
+    client.start()
+    probe.start()
     taken = []
     try:
         while True:
@@ -33,7 +33,7 @@ async def main():
         pass
     for descriptor in taken[len(taken) - spare:]:
         os.close(descriptor)
-    for question in (clients[0].cancel(["a" * 32]), clients[1].both(), clients[1].integrity()):
+    for question in (client.cancel(["a" * 32]), client.both(), client.integrity()):
         try:
             await question
         except NoAnswerError as exc:
@@ -41,8 +41,7 @@ async def main():
     print(await asyncio.to_thread(_dial, "tcp://127.0.0.1:9", secret, probe._context))
     for descriptor in taken[: len(taken) - spare]:
         os.close(descriptor)
-    for each in clients:
-        each.stop()
+    client.stop()
     await probe.stop()
 
 asyncio.run(main())

@@ -43,7 +43,6 @@ class Theirs:
         self.draft_token_ids_event = None
 
     def sample_tokens(self) -> Any:
-        """Make an output by the name of its class."""
         return getattr(self.output_module, OUTPUT)  # type: ignore[attr-defined]
 
 

@@ -12,7 +12,6 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
 from baton.model_runner.runner.output import TokenOutput, outputs_through
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
-from baton.model_runner.tokens.errors import DeviceLostError
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -115,11 +114,10 @@ def test_a_step_with_what_we_do_not_know_is_vllm_s(rig: Rig) -> None:
     assert "num_nans" not in seen
 
 
-@pytest.mark.parametrize("cured", [True, False])
-def test_penalties_get_the_tokens_of_the_step_before(rig: Rig, cured: bool) -> None:
+def test_penalties_get_the_tokens_of_the_step_before(rig: Rig) -> None:
     """The crash reported in vLLM #23569: a frequency penalty over a placeholder indexes the vocabulary with -1.
 
-    vLLM puts the token in its place when the event says that it is there; without waiting, it is something else.
+    vLLM puts the token in its place when the event says that it is there.
     """
     output = rig.make("ours", [[7], [8]])
     output.sampled_token_ids_cpu.fill_(-1)
@@ -129,22 +127,9 @@ def test_penalties_get_the_tokens_of_the_step_before(rig: Rig, cured: bool) -> N
         prev_req_id_to_index={"a": 0, "b": 1},
         req_ids=["a", "b"],
     )
-    event: Any = SimpleNamespace(synchronize=lambda: None)
-    if cured:
-        event = output.async_copy_ready_event
-        rig.transfer.start()
-
-    InputBatch.set_async_sampled_token_ids(batch, output.sampled_token_ids_cpu, event)
-    InputBatch.update_async_output_token_ids(batch)
-
-    assert (histories == [[5, 7], [6]]) == cured
-
-
-def test_a_lost_device_ends_the_step(rig: Rig) -> None:
-    """Whoever turns the output into lists gets the error."""
-    output = rig.make("ours", [[7], [8]])
-    rig.world.device.lose("gone")
     rig.transfer.start()
 
-    with pytest.raises(DeviceLostError, match="gone"):
-        output.get_output()
+    InputBatch.set_async_sampled_token_ids(batch, output.sampled_token_ids_cpu, output.async_copy_ready_event)
+    InputBatch.update_async_output_token_ids(batch)
+
+    assert histories == [[5, 7], [6]]

@@ -8,7 +8,6 @@ import torch
 
 from baton.model_runner.tokens.handles import Handle
 from baton.model_runner.tokens.packing import Sizes
-from baton.model_runner.tokens.slots import Ring, Slot
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
@@ -59,16 +58,3 @@ def test_no_interleaving_mixes_steps(seeds: range) -> None:
     wrong = {seed: found for seed in seeds if (found := mixed_steps(seed))}
 
     assert wrong == {}
-
-
-def test_a_ring_that_reuses_too_early_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With slots that count as free when their copy is done, as they are without a reader, steps are mixed."""
-
-    def acquire(ring: Ring) -> Slot:
-        ring._free.rotate(-1)
-        return next((slot for slot in ring._free if slot.event.query()), ring._free[0])
-
-    monkeypatch.setattr(Ring, "acquire", acquire)
-    monkeypatch.setattr(Ring, "release", lambda ring, slot: None)
-
-    assert any(mixed_steps(seed) for seed in range(100))

@@ -1,139 +1,62 @@
-"""What the copy stream of a real device is asked, in order; no device is needed to see that."""
+"""What the copy stream of a device does, on one that is late; no device is needed to see that."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-from unittest.mock import Mock, call, patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 
 from baton.model_runner.tokens.lanes import StreamLane
-from tests.support.late_device import LateDevice, LateTorch
+from tests.support.late_device import LateDevice, LateEvent, LateTorch
 from tests.support.virtual_host import RealHost
 
-DEVICE = torch.device("cuda", 0)
-
-
-class Module:
-    """A device's module of torch that writes down what it is asked."""
-
-    def __init__(self) -> None:
-        self.log: list[Any] = []
-
-    def Stream(self, device: torch.device) -> "NamedStream":  # noqa: N802  # as torch names it
-        return NamedStream(self, f"copy stream of {device}")
-
-    def Event(self, *, blocking: bool) -> "NamedEvent":  # noqa: N802
-        assert blocking
-        return NamedEvent(self)
-
-    def current_stream(self, device: torch.device) -> "NamedStream":
-        return NamedStream(self, f"model stream of {device}")
-
-    @contextmanager
-    def stream(self, stream: "NamedStream") -> Iterator[None]:
-        self.log.append(f"enter {stream.name}")
-        yield
-        self.log.append("leave")
-
-    def set_device(self, device: torch.device) -> None:
-        self.log.append(f"this thread is of {device}")
-
-
-class NamedStream:
-    """A stream."""
-
-    def __init__(self, module: Module, name: str) -> None:
-        self.module, self.name = module, name
-
-    def wait_stream(self, other: "NamedStream") -> None:
-        self.module.log.append(f"{self.name} waits for {other.name}")
-
-
-class NamedEvent:
-    """An event."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-
-    def record(self, stream: NamedStream) -> None:
-        self._module.log.append(f"record on {stream.name}")
-
-    def synchronize(self) -> None:
-        """Nobody here waits."""
+DEVICE = torch.device("cuda", 1)
 
 
 @pytest.fixture
-def module() -> Iterator[Module]:
-    """In the place of `torch.cuda`."""
-    made = Module()
-    with patch.object(torch, "get_device_module", lambda device: made):
-        yield made
+def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
+    """This thread's, the second of two: a new thread's would be the first one, where waiting opens a context."""
+    host = RealHost()
+    made = LateDevice(host, index=1, launch_s=0, record_s=0)
+    module = LateTorch(host, [made, made])
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    module.set_device(DEVICE)
+    return made
 
 
-def test_copies_run_behind_the_model_and_beside_what_follows(module: Module) -> None:
+def test_copies_run_behind_the_model_and_beside_what_follows(device: LateDevice) -> None:
     """On a stream of their own, which has waited for the model's; the event stands behind them on that stream."""
-    lane = StreamLane(DEVICE)
+    lane, model = StreamLane(DEVICE), device.current_stream()
     event = lane.event()
-    target = torch.zeros(2)
+    model.launch(cost_s=60.0)
+    computed_at = model.end
 
     with lane.issuing():
-        lane.copy(target, torch.ones(2))
-        module.log.append("copied")
+        device.current_stream().copy(int(device.copy_bytes_per_s), "to host")
         lane.record(event)
+    model.launch(cost_s=60.0)
 
-    assert module.log == [
-        "copy stream of cuda:0 waits for model stream of cuda:0",
-        "enter copy stream of cuda:0",
-        "copied",
-        "record on copy stream of cuda:0",
-        "leave",
-    ]
-    assert target.tolist() == [1.0, 1.0]
+    assert isinstance(event, LateEvent)
+    assert event.done_at == pytest.approx(computed_at + 1.0)
+    assert model.end == pytest.approx(computed_at + 60.0)
 
 
-@pytest.mark.usefixtures("module")
-def test_a_copy_leaves_the_host_alone() -> None:
-    """One without `non_blocking` waits on the model thread until it is through (vLLM #22760, vllm-ascend #2788)."""
-    target, source = Mock(), Mock()
+@pytest.mark.usefixtures("device")
+def test_copies_leave_the_host_alone() -> None:
+    """One without `non_blocking`, or into pageable memory, waits until it is through (vLLM #22760, #22754, vllm-ascend #2788)."""
+    target, source, lane = Mock(), Mock(), StreamLane(DEVICE)
 
-    StreamLane(DEVICE).copy(target, source)
-
-    target.copy_.assert_called_once_with(source, non_blocking=True)
-
-
-@pytest.mark.usefixtures("module")
-def test_only_pinned_memory_is_copied_into() -> None:
-    """A copy into pageable memory waits as well, whatever it was told (vLLM #22754)."""
-    lane = StreamLane(DEVICE)
+    lane.copy(target, source)
     with patch.object(torch, "empty") as empty:
         lane.host_memory(64)
-        lane.device_memory(32)
 
-    assert empty.call_args_list == [
-        call(64, dtype=torch.uint8, pin_memory=True),
-        call(32, dtype=torch.uint8, device=DEVICE),
-    ]
+    target.copy_.assert_called_once_with(source, non_blocking=True)
+    empty.assert_called_once_with(64, dtype=torch.uint8, pin_memory=True)
 
 
-def test_a_thread_that_waits_belongs_to_the_device(module: Module) -> None:
-    """Or it would open a context on the first one."""
-    StreamLane(DEVICE).adopt_thread()
-
-    assert module.log == ["this thread is of cuda:0"]
-
-
-def test_late_device_is_waited_for_asleep_by_a_thread_that_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device 1: a new thread's would be the first one, where waiting opens a context."""
-    host = RealHost()
-    device = LateDevice(host, index=1, launch_s=0)
-    module = LateTorch(host, [device, device])
-    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    module.set_device(torch.device("cuda", 1))
-    lane = StreamLane(torch.device("cuda", 1))
-    stream = module.Stream()
+def test_late_device_is_waited_for_asleep_by_a_thread_that_has_set_it(device: LateDevice) -> None:
+    """An event that is not blocking would spin."""
+    lane, stream = StreamLane(DEVICE), device.stream()
     stream.launch(cost_s=0.01)
     event = lane.event()
     event.record(stream)

@@ -58,6 +58,8 @@ def test_a_step_comes_as_it_was_sampled(rig: Rig) -> None:
     accepted = torch.tensor([1, 0], dtype=torch.int64)
 
     handle = rig.transfer.submit({"ids": ids, "logprobs": logprobs, "accepted": accepted})
+    waited = rig.device.waits.total()
+    assert not ids.any()  # neither the model nor the copy has run
     rig.transfer.take()
     found = handle.result()
 
@@ -66,16 +68,36 @@ def test_a_step_comes_as_it_was_sampled(rig: Rig) -> None:
     assert torch.equal(found["logprobs"], logprobs)
     assert found["accepted"].tolist() == [1, 0]
     assert rig.lane.copies_to_host == 1
+    assert waited == 0  # the model thread has gone on
 
 
-def test_submitting_waits_for_nothing(rig: Rig) -> None:
-    """The model thread goes on while neither the model nor the copy has run."""
-    ids = sampled(rig.compute, 1)
+def test_wide_ids_come_as_they_are_and_block_nothing(rig: Rig) -> None:
+    """As in vllm-ascend #5093, #10205: int64 on the device, int32 on the host; the copy waited, and large ids were others."""
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, (1 << 40) + 1, dtype=torch.int64)})
+    waited = rig.device.waits.total()
+    rig.transfer.take()
 
-    rig.transfer.submit({"ids": ids})
+    assert handle.result()["ids"].item() == (1 << 40) + 1
+    assert waited == 0
 
-    assert rig.device.waits.total() == 0
-    assert ids.tolist() == [[0]]
+
+def test_a_tensor_that_nobody_else_holds_is_there_until_it_is_copied(rig: Rig) -> None:
+    """As in vLLM #29623: the copy stream read memory that the allocator had given to somebody else."""
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 7)})
+    rig.compute.synchronize()  # the kernel that wrote it holds it no more
+    rig.transfer.take()
+
+    assert handle.result()["ids"].item() == 7
+
+
+def test_a_step_does_not_wait_for_the_next_one(rig: Rig) -> None:
+    """As in vLLM #39115: an event that was recorded anew made its waiter wait for the step after his own."""
+    rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    second = sampled(rig.compute, 2)
+    rig.transfer.submit({"ids": second})
+    rig.transfer.take()  # of the first
+
+    assert second.item() == 0
 
 
 def test_a_kv_copy_on_another_stream_does_not_delay_a_token() -> None:
@@ -115,31 +137,6 @@ def test_a_slot_is_not_reused_before_it_was_read(rig: Rig) -> None:
     assert not second.is_alive()
     assert first.result()["ids"].tolist() == [[1]]
     assert full.counts.slot_waits == 1
-
-
-def test_a_waiting_step_gets_the_slot_that_is_read(rig: Rig) -> None:
-    """A full ring is no error while somebody reads."""
-    handles = [rig.transfer.submit({"ids": sampled(rig.compute, step)}) for step in (1, 2)]
-    reader = threading.Timer(SOON_S, rig.transfer.take)
-    reader.start()
-
-    handles.append(rig.transfer.submit({"ids": sampled(rig.compute, 3)}))
-    while rig.transfer.take():
-        pass
-    reader.join()
-
-    assert [handle.result()["ids"].item() for handle in handles] == [1, 2, 3]
-
-
-def test_results_outlive_their_slot(rig: Rig) -> None:
-    """Who reads late reads his own step, however often the slot has been used since."""
-    first = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
-    rig.transfer.take()
-    for step in range(2, 6):
-        rig.transfer.submit({"ids": sampled(rig.compute, step)})
-        rig.transfer.take()
-
-    assert first.result()["ids"].item() == 1
 
 
 def test_a_lost_device_is_an_error(rig: Rig) -> None:

@@ -15,36 +15,26 @@ RANK: dict[str, Any] = {
 }
 
 
-def test_one_rank_stays_as_it_is() -> None:
-    """The common case changes nothing."""
-    assert snapshot_merge.ranks([RANK]) == RANK
-
-
 def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
     """A kind that one rank never counted counts as none there."""
-    other = {**RANK, "incarnation": "b", "totals": {"committed": 1, "dirty": 4}, "refused": {}}
+    rank = {**RANK, "engines": {"current": ["a:1", "a:2"], "retired": []}}
+    other = {
+        **rank,
+        "incarnation": "b",
+        "totals": {"committed": 1, "dirty": 4, "aborted": 0},
+        "refused": {},
+        "engines": {"current": ["b:1"], "retired": []},
+    }
 
-    both = snapshot_merge.ranks([RANK, other])
+    both = snapshot_merge.ranks([rank, other])
 
-    assert both["totals"] == {"committed": 3, "dirty": 4}
+    assert snapshot_merge.ranks([rank]) == rank
+    assert both["totals"] == {"committed": 3, "dirty": 4, "aborted": 0}
+    assert both["engines"] == {"current": ["a:1", "a:2", "b:1"], "retired": []}  # the doctor tries each
     assert both["refused"] == {"malformed": 1}
     assert (both["incarnation"], both["num_blocks"], both["open_transfers"]) == ("a", 9, 2)
     assert len(both["transfers"]) == 2
     assert both["histograms"]["hidden_share"] == {"bounds": [0.5], "counts": [2, 4], "sum": 3.0}
-
-
-def test_the_engines_of_all_ranks_are_told() -> None:
-    """The doctor tries each: they may be on several hosts."""
-    ranks = [{**RANK, "engines": {"current": [f"{host}:1", f"{host}:2"], "retired": []}} for host in "ab"]
-
-    assert snapshot_merge.ranks(ranks)["engines"] == {"current": ["a:1", "a:2", "b:1", "b:2"], "retired": []}
-
-
-def test_what_no_rank_has_seen_counts_as_none() -> None:
-    """Whoever reads a total finds it."""
-    quiet = {**RANK, "totals": {"committed": 0}}
-
-    assert snapshot_merge.ranks([quiet, quiet])["totals"] == {"committed": 0}
 
 
 def test_a_block_that_several_ranks_keep_out_of_the_pool_is_one_block() -> None:

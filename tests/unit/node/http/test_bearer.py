@@ -9,7 +9,8 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.http.bearer import BearerGate
 
-SECRET = ClusterSecret(b"the secret of this cluster")
+OLD = b"the secret that is being replaced"
+SECRET = ClusterSecret(b"the secret of this cluster", OLD)
 TOKEN = SECRET.node_token()
 
 
@@ -18,6 +19,7 @@ TOKEN = SECRET.node_token()
     [
         (f"Bearer {TOKEN}", True),
         (f"bearer {TOKEN}", True),
+        (f"Bearer {ClusterSecret(OLD).node_token()}", True),
         (f"Basic {TOKEN}", False),
         (TOKEN, False),
         ("Bearer", False),

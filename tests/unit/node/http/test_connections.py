@@ -36,7 +36,6 @@ class Node:
         self._protocol = type("Protocol", (NodeProtocol,), times)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer when it is told to."""
         while self.reads_bodies and (await receive()).get("more_body"):
             pass
         if scope["path"] == "/proven":
@@ -46,7 +45,6 @@ class Node:
         await send({"type": "http.response.body", "body": b""})
 
     async def connected(self, sent: bytes = b"") -> Connection:
-        """Make a connection on which this much was sent."""
         made, transport = self._protocol(self.config, self._state, {}), Transport()
         self.made.append((made, transport))
         made.connection_made(transport)

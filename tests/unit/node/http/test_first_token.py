@@ -19,7 +19,6 @@ class Connector:
         self.asked: list[tuple[str, float]] = []
 
     async def wait_until_reserved(self, transfer_id: str, timeout_s: float) -> bool:
-        """Wait for the reservation."""
         self.asked.append((transfer_id, timeout_s))
         return await self.reserved.wait()
 

@@ -37,15 +37,11 @@ async def test_each_output_is_handed_out_by_itself() -> None:
 
     assert got == [[token] for token in range(5)]
     assert queue.get_nowait() is None
-
-
-async def test_an_error_passes_what_waits() -> None:
-    """As vLLM's own does."""
-    queue = RequestOutputCollector(RequestOutputKind.DELTA, "r")
-    merge_nothing(queue)
-    for token in range(2):
-        queue.put(output(token))
-    queue.put(RuntimeError("the engine is dead"))
-
+    for late in (
+        output(5),
+        output(6),
+        RuntimeError("the engine is dead"),
+    ):  # an error passes what waits, as vLLM's own does
+        queue.put(late)
     with pytest.raises(RuntimeError):
         await queue.get()

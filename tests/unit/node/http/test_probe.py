@@ -58,10 +58,10 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
     return made
 
 
-async def ask(body: object = None, *, method: str = "POST", token: str = TOKEN, raw: bytes = b"") -> tuple[int, Any]:
+async def ask(body: object = None, *, method: str = "POST", raw: bytes = b"") -> tuple[int, Any]:
     """Send one request; return status and answer."""
     api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
-    headers = [("Authorization", f"Bearer {token}")]
+    headers = [("Authorization", f"Bearer {TOKEN}")]
     exchange = Exchange(http(method, PROBE_PATH, headers), body_of(raw or json.dumps(body).encode()))
     await api.answer(exchange.scope, exchange.receive, exchange.send)
     await api.stop()
@@ -76,14 +76,6 @@ async def test_a_get_describes_the_machine() -> None:
     assert found["data_host"] == "127.0.0.1"
     assert found["open_files"] != 0
     assert found["name"]
-
-
-async def test_nothing_is_tried_without_the_token(engines: FakeEngines) -> None:
-    """It makes a node open connections."""
-    status, _ = await ask(PUSH, token="another")
-
-    assert status == 401
-    assert engines.asked == []
 
 
 @pytest.mark.parametrize(

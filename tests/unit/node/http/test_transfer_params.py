@@ -17,11 +17,6 @@ def find(content: object, *, role: Role = "decode") -> TransferParams | None:
     return verified_params(json.dumps(content).encode(), role, SECRET)
 
 
-def test_a_signed_transfer_is_found() -> None:
-    """The parameters come back as the proxy signed them."""
-    assert find({"prompt": "x", FIELD: SIGNED}) == PARAMS
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -46,37 +41,39 @@ def test_what_is_no_json_passes(body: bytes) -> None:
     assert verified_params(body, "decode", SECRET) is None
 
 
-@pytest.mark.parametrize("value", [FORGED, {"do_remote_prefill": True}, {}, [], "x", 0, False])
-def test_unsigned_parameters_are_refused(value: object) -> None:
-    """Whoever may write them can make a node push KV."""
-    with pytest.raises(TransferParamsError):
-        find({FIELD: value})
-
-
 @pytest.mark.parametrize(
     "content",
     [
+        {FIELD: FORGED},
+        {FIELD: {"do_remote_prefill": True}},
+        {FIELD: {}},
+        {FIELD: []},
+        {FIELD: "x"},
+        {FIELD: 0},
+        {FIELD: False},
         {"sampling_params": {"extra_args": {FIELD: FORGED}}},  # vLLM's token API reads them there
         {"requests": [{"prompt": "x"}, {FIELD: FORGED}]},
         [[{FIELD: FORGED}]],
     ],
 )
 def test_unsigned_parameters_are_refused_at_any_depth(content: object) -> None:
-    """The top of the body is not the only place where vLLM reads them."""
+    """Whoever may write them can make a node push KV, and the top of the body is not the only place where vLLM reads them."""
     with pytest.raises(TransferParamsError):
         find(content)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-def test_other_encodings_hide_nothing(encoding: str) -> None:
+HIDDEN = json.dumps({FIELD: FORGED})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(HIDDEN.encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-8-sig")),
+        HIDDEN.replace("kv_", "kv\\u005f").encode(),
+    ],
+)
+def test_encodings_and_escapes_hide_nothing(body: bytes) -> None:
     """The server's JSON parser detects them, so they are looked into as well."""
-    with pytest.raises(TransferParamsError):
-        verified_params(json.dumps({FIELD: FORGED}).encode(encoding), "decode", SECRET)
-
-
-def test_escapes_hide_nothing() -> None:
-    """A key may be written with escapes."""
-    body = json.dumps({FIELD: FORGED}).replace("kv_", "kv\\u005f").encode()
     with pytest.raises(TransferParamsError):
         verified_params(body, "decode", SECRET)
 

@@ -15,30 +15,28 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "is_local", lambda address: address in ("127.0.0.1", EXTERNAL))
 
 
-def test_a_loopback_node_advertises_loopback() -> None:
-    """One machine needs nothing else."""
-    found = resolve(NodeConfig(host="127.0.0.1"))
-    assert (found.listen_host, found.advertise_host, found.data_host) == ("127.0.0.1",) * 3
-
-
-def test_a_name_is_advertised_as_a_name_and_bound_as_an_address() -> None:
-    """Peers may resolve it; the transfer engine wants an address."""
-    found = resolve(NodeConfig(host="localhost"))
-    assert (found.listen_host, found.advertise_host, found.data_host) == ("127.0.0.1", "localhost", "127.0.0.1")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", ""])
 @pytest.mark.usefixtures("machine")
-def test_a_node_on_all_addresses_advertises_the_first_external_one(host: str) -> None:
-    """Nobody has to know the pod's address."""
-    found = resolve(NodeConfig(host=host))
-    assert (found.listen_host, found.advertise_host, found.data_host) == ("0.0.0.0", EXTERNAL, EXTERNAL)
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_specific_host_is_advertised() -> None:
+@pytest.mark.parametrize(
+    ("host", "listen", "advertised", "data"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1"),  # one machine needs nothing else
+        (
+            "localhost",
+            "127.0.0.1",
+            "localhost",
+            "127.0.0.1",
+        ),  # peers may resolve it; the transfer engine wants an address
+        ("0.0.0.0", "0.0.0.0", EXTERNAL, EXTERNAL),  # nobody has to know the pod's address
+        ("", "0.0.0.0", EXTERNAL, EXTERNAL),
+        (EXTERNAL, EXTERNAL, EXTERNAL, EXTERNAL),
+    ],
+)
+def test_a_node_advertises_its_host_or_the_first_external_address(
+    host: str, listen: str, advertised: str, data: str
+) -> None:
     """What the node listens on is what peers dial."""
-    assert resolve(NodeConfig(host=EXTERNAL)).advertise_host == EXTERNAL
+    found = resolve(NodeConfig(host=host))
+    assert (found.listen_host, found.advertise_host, found.data_host) == (listen, advertised, data)
 
 
 def test_a_machine_without_external_address_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,17 +76,13 @@ def test_what_a_peer_could_not_reach_is_refused(listen: str, advertised: str) ->
         refuse_unreachable(listen, advertised)
 
 
-def test_this_machine_knows_its_own_addresses() -> None:
-    """Loopback is ours, a documentation address is not; what is found as external is ours and no loopback."""
+@pytest.mark.parametrize("has_route", [True, False])
+def test_this_machine_knows_its_own_addresses(has_route: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is ours, a documentation address is not; an isolated network still has an address to advertise."""
+    if not has_route:
+        monkeypatch.setattr(addresses, "_ELSEWHERE", ("256.0.0.1", 9))  # cannot be connected to
     assert is_local("127.0.0.1")
     assert not is_local(EXTERNAL)
-    found = first_external()
-    assert found is None or (is_local(found) and not found.startswith("127."))
-
-
-def test_without_a_default_route_the_first_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An isolated network still has an address to advertise."""
-    monkeypatch.setattr(addresses, "_ELSEWHERE", ("256.0.0.1", 9))  # cannot be connected to
     found = first_external()
     assert found is None or (is_local(found) and not found.startswith("127."))
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import NodeConfig, TransferConfig
+from baton.kv_connector.config import ConnectorConfig
 from baton.node.roles import DECODE, PREFILL, RoleTraits
 from baton.node.startup.addresses import Addresses
-from baton.node.startup.arguments import Launch, control_port, kv_transfer_config, vllm_arguments
+from baton.node.startup.arguments import Launch, kv_transfer_config, vllm_arguments
 
 ADDRESSES = Addresses(listen_host="0.0.0.0", advertise_host="node-1", data_host="10.0.0.5")
 
@@ -46,6 +47,13 @@ def test_the_server_gets_what_makes_it_a_node() -> None:
     assert value_after(arguments, "--middleware") == "baton.node.middleware.NodeMiddleware"
 
 
+@pytest.mark.parametrize("traits", [PREFILL, DECODE])
+def test_the_connector_settings_are_what_the_connector_reads(traits: RoleTraits) -> None:
+    """The connector's own reader accepts them."""
+    extra = kv_transfer_config(launch(traits))["kv_connector_extra_config"]
+    assert ConnectorConfig.from_extra(json.loads(json.dumps(extra))).data_host == "10.0.0.5"
+
+
 def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
     """The connector of a prefill node binds its control port, by default 1000 above the HTTP port."""
     config = kv_transfer_config(launch(PREFILL))
@@ -75,20 +83,20 @@ def test_a_decode_node_consumes_and_binds_no_control_port() -> None:
     assert not {"control_host", "control_port", "layerwise"} & set(config["kv_connector_extra_config"])
 
 
+def test_a_control_port_and_another_connector_module_can_be_named() -> None:
+    """Tests put a probe where the connector would be."""
+    node = NodeConfig(port=8100, control_port=7000)
+    config = kv_transfer_config(launch(connector_module="tests.support.probe_connector", node=node))
+
+    assert config["kv_connector_module_path"] == "tests.support.probe_connector"
+    assert config["kv_connector_extra_config"]["control_port"] == 7000
+
+
 def test_whole_prompt_transfers_need_no_piecewise_graphs() -> None:
     """With `layer_sync=forward` no layer's hook has to run, so full graphs are fine."""
     config = kv_transfer_config(launch(transfer=TransferConfig(layer_sync="forward")))
 
     assert config["kv_connector_extra_config"]["layerwise"] is False
-
-
-def test_the_connector_settings_are_what_the_connector_reads() -> None:
-    """The connector's own reader accepts them, for both roles."""
-    config = pytest.importorskip("baton.kv_connector.config").ConnectorConfig
-
-    for traits in (PREFILL, DECODE):
-        extra = kv_transfer_config(launch(traits))["kv_connector_extra_config"]
-        assert config.from_extra(json.loads(json.dumps(extra))).data_host == "10.0.0.5"
 
 
 def test_connectors_beside_batons_stand_in_one_that_asks_all() -> None:
@@ -105,36 +113,18 @@ def test_connectors_beside_batons_stand_in_one_that_asks_all() -> None:
     assert children[0]["kv_role"] == "kv_consumer"
 
 
-def test_the_control_port_can_be_set() -> None:
-    """A set port is taken as it is."""
-    assert control_port(NodeConfig(port=8100, control_port=7000)) == 7000
+@pytest.mark.parametrize(("device", "is_small"), [("cpu", True), ("cuda", False)])
+def test_a_cpu_node_is_eager_and_has_a_modest_cache(device: str, is_small: bool) -> None:
+    """The defaults of vLLM would compile for half a minute and take all memory; on an accelerator they are right."""
+    arguments = vllm_arguments(launch(device=device))
+
+    assert ("--enforce-eager" in arguments) == is_small
+    assert (arguments[-2:] == ["--kv-cache-memory-bytes", "4096"]) == is_small
 
 
-def test_another_connector_module_can_be_named() -> None:
-    """Tests put a probe where the connector would be."""
-    arguments = vllm_arguments(launch(connector_module="tests.support.probe_connector"))
-
-    config = json.loads(value_after(arguments, "--kv-transfer-config"))
-    assert config["kv_connector_module_path"] == "tests.support.probe_connector"
-
-
-def test_a_cpu_node_is_eager_and_has_a_modest_cache() -> None:
-    """The defaults of vLLM would compile for half a minute and take all memory."""
-    arguments = vllm_arguments(launch())
-
-    assert "--enforce-eager" in arguments
-    assert value_after(arguments, "--kv-cache-memory-bytes") == "4096"
-
-
-def test_an_accelerator_keeps_vllms_defaults() -> None:
-    """Graphs and memory share are right there."""
-    arguments = vllm_arguments(launch(device="cuda"))
-
-    assert "--enforce-eager" not in arguments
-    assert "--kv-cache-memory-bytes" not in arguments
-
-
-@pytest.mark.parametrize("flags", [("--no-enforce-eager",), ("-O2",), ("--compilation-config.mode", "0")])
+@pytest.mark.parametrize(
+    "flags", [("--no-enforce-eager",), ("-O2",), ("--compilation-config.mode", "0"), ("-cc.mode=0",)]
+)
 def test_the_user_may_choose_compilation(flags: tuple[str, ...]) -> None:
     """Any flag about compilation turns the eager default off."""
     assert "--enforce-eager" not in vllm_arguments(launch(PREFILL, *flags))
@@ -146,27 +136,19 @@ def test_the_user_may_choose_the_cache_size(flag: str) -> None:
     assert vllm_arguments(launch(PREFILL, flag, "1")).count("4096") == 0
 
 
-def test_a_number_of_blocks_leaves_the_memory_as_it_is() -> None:
+def test_the_users_flags_come_last_and_a_number_of_blocks_leaves_the_memory_as_it_is() -> None:
     """Without a size vLLM would take nearly all of the machine's memory first, and fail beside another node."""
     arguments = vllm_arguments(launch(PREFILL, "--num-gpu-blocks-override", "40"))
 
     assert value_after(arguments, "--kv-cache-memory-bytes") == "4096"
+    assert arguments[-2:] == ["--num-gpu-blocks-override", "40"]
+    assert "--disable-log-stats" not in arguments  # the proxy routes by them
 
 
 def test_a_stopping_engine_has_time_for_an_orderly_end() -> None:
     """The connector tells its peers; how long that may take can be chosen."""
     assert value_after(vllm_arguments(launch()), "--shutdown-timeout") == "5"
     assert vllm_arguments(launch(PREFILL, "--shutdown-timeout", "30")).count("--shutdown-timeout") == 1
-
-
-def test_the_users_flags_come_last() -> None:
-    """So they win over ours where vLLM takes the last one."""
-    assert vllm_arguments(launch(PREFILL, "--dtype", "float32"))[-2:] == ["--dtype", "float32"]
-
-
-def test_statistics_stay_on() -> None:
-    """The proxy routes by them."""
-    assert "--disable-log-stats" not in vllm_arguments(launch())
 
 
 @pytest.mark.parametrize("traits", [PREFILL, DECODE])

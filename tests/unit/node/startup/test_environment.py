@@ -21,8 +21,11 @@ def test_one_rank_on_a_cpu_shares_the_engines_process() -> None:
     }
 
 
-def test_a_compiled_server_keeps_the_compiler() -> None:
-    """Only eager servers are without it."""
+def test_a_compiled_server_keeps_the_compiler_and_what_the_user_has_set_stays() -> None:
+    """All but the variable that contradicts a flag."""
+    found = environment("cpu", ["--enforce-eager"], 2, {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"})
+
+    assert found == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
     assert "TORCHDYNAMO_DISABLE" not in environment("cpu", ["--no-enforce-eager"], 2, {})
 
 
@@ -63,17 +66,14 @@ def test_the_engine_gives_up_on_a_step_after_the_watchdog() -> None:
     assert of_step(300.0, {engines: "60", STEP_TIMEOUT_VARIABLE: "1"}) == {STEP_TIMEOUT_VARIABLE: "300.0"}
 
 
-def test_what_the_user_has_set_stays() -> None:
-    """All but the variable that contradicts a flag."""
-    current = {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"}
-    found = environment("cpu", ["--enforce-eager"], 2, current)
-
-    assert found == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
-
-
-@pytest.mark.parametrize("current", [{}, {"VLLM_USE_V2_MODEL_RUNNER": "1"}, {"VLLM_USE_V2_MODEL_RUNNER": "0"}])
-@pytest.mark.parametrize("model_runner", ["auto", "engine"])
-@pytest.mark.parametrize("device", ["cuda", "npu"])
+@pytest.mark.parametrize(
+    ("device", "model_runner", "current"),
+    [
+        ("cuda", "auto", {}),
+        ("npu", "auto", {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
+        ("cuda", "engine", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+    ],
+)
 def test_accelerators_run_the_model_runner_of_vllm_s_choice(
     device: str, model_runner: str, current: dict[str, str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_flags_that_only_look_alike_pass(flag: str) -> None:
 def test_sizes_of_engines_pass() -> None:
     """Though the flag of something that is refused begins with one of them."""
     refuse_owned(["--data-parallel-size", "2", "-dp", "2", "-tp=2"])
+    refuse_owned([])
 
     assert ranks_of(["-tp", "2", "--pipeline-parallel-size=3", "-dp", "4"]) == (6, 4)
     assert ranks_of([]) == (1, 1)
@@ -50,21 +51,18 @@ def test_a_word_without_a_flag_is_refused() -> None:
         refuse_owned(["some/model", "--dtype", "float32"])
 
 
-def test_no_flags_are_fine() -> None:
-    """There need not be any."""
-    refuse_owned([])
-
-
-@pytest.mark.parametrize("argument", ["--enforce-eager", "--no-enforce-eager", "--enforce_eager", "--enforce-eager=1"])
-def test_a_flag_is_found_in_any_spelling(argument: str) -> None:
+@pytest.mark.parametrize(
+    ("argument", "flag"),
+    [
+        *((each, "--enforce-eager") for each in ("--no-enforce-eager", "--enforce_eager", "--enforce-eager=1")),
+        ("-O3", "-O"),  # the level may be glued on
+        ("-cc.mode=3", "-cc"),
+    ],
+)
+def test_a_flag_is_found_in_any_spelling(argument: str, flag: str) -> None:
     """`given` also counts the negated form: either way the user has decided."""
-    assert given(["--dtype", "float32", argument], "--enforce-eager")
-
-
-def test_an_optimisation_level_may_be_glued_to_its_flag() -> None:
-    """`-O3` is `-O 3`."""
-    assert given(["-O3"], "-O")
-    assert not given(["-o"], "-O")
+    assert given(["--dtype", "float32", argument], flag)
+    assert not given(["-o"], flag)
 
 
 def test_the_last_value_wins() -> None:

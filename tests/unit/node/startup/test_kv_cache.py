@@ -35,12 +35,9 @@ def test_the_head_size_may_be_given() -> None:
     assert default_bytes(model, None, None) == 2 * (2 * 24 * 14 * 128 * 2) * 32768
 
 
-@pytest.mark.parametrize("model", [None, {}, {**QWEN, "num_hidden_layers": None}])
-def test_an_unknown_shape_gets_a_fixed_size(model: dict[str, object] | None) -> None:
+@pytest.mark.parametrize(
+    ("model", "length"), [(None, None), ({}, None), ({**QWEN, "num_hidden_layers": None}, None), (QWEN, "auto")]
+)
+def test_an_unknown_shape_or_length_gets_a_fixed_size(model: dict[str, object] | None, length: str | None) -> None:
     """Better a guess than all of the machine's memory."""
-    assert default_bytes(model, None, None) == UNKNOWN_MODEL_BYTES
-
-
-def test_an_odd_length_gets_a_fixed_size() -> None:
-    """The flag also takes "1k" and "auto"; the pool does not need to be exact."""
-    assert default_bytes(QWEN, None, "auto") == UNKNOWN_MODEL_BYTES
+    assert default_bytes(model, None, length) == UNKNOWN_MODEL_BYTES

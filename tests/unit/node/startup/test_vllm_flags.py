@@ -1,7 +1,7 @@
 import pytest
 
 from baton.node.errors import StartRefusedError
-from baton.node.startup.vllm_flags import installed_version, read_flags, refuse_unknown
+from baton.node.startup.vllm_flags import installed_vllm, read_flags, refuse_unknown
 from tests.support.vllm_flags import read_parser
 
 FLAGS = {"1.2": ["--dtype", "--kv-cache-memory-bytes", "--seed", "-tp", "-O", "-cc"]}
@@ -41,15 +41,15 @@ def test_a_version_that_is_not_listed_refuses_nothing() -> None:
     refuse_unknown(["--of-a-later-version"], installed="9.9", flags=FLAGS)
 
 
-def test_the_installed_version_has_a_list() -> None:
+def test_the_installed_vllm_has_a_list() -> None:
     """Another version wants one: `python -m tests.support.vllm_flags`."""
-    assert installed_version() in {"", *read_flags()}
+    assert installed_vllm() in {"", *read_flags()}
 
 
 @pytest.mark.exhaustive
-def test_the_list_is_that_of_the_installed_version() -> None:
+def test_the_list_is_that_of_the_installed_vllm() -> None:
     """Read from vLLM's own parser again, which takes ten seconds."""
     pytest.importorskip("vllm")
     version, flags = read_parser()
-    assert version == installed_version()
+    assert version == installed_vllm()
     assert read_flags()[version] == flags
