@@ -60,7 +60,7 @@ def add_common(add: Callable[..., argparse.Action]) -> None:
 def refuse_one_core() -> None:
     """Raise `BenchError` where there is one core: what is compared needs one for each of its two halves."""
     if len(os.sched_getaffinity(0)) < 2:
-        raise BenchError("the two nodes or stages need a core each, and this machine has one")
+        raise BenchError("the two nodes need a core each, and this machine has one")
 
 
 @contextmanager
