@@ -132,7 +132,7 @@ async def ask(server: Plain, load: Load, draw: Callable[[int], list[int]]) -> Ro
     return round_of(load, await asyncio.gather(*asked))
 
 
-async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> dict[Load, Rounds]:
+async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> Mapping[Load, Rounds]:
     """Start the servers, let each pass twice, and measure; the servers take turns in each round."""
     draw = prompts(arguments.seed)
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S, force_close=True) as started:
@@ -145,7 +145,7 @@ async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder:
             for load in LOADS:
                 for name in rotated(list(servers), turn):
                     rounds[load][name].append(await ask(servers[name], load, draw))
-        return dict(rounds)
+        return rounds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
