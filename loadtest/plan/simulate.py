@@ -28,7 +28,7 @@ class Links:
     """The links of all nodes."""
 
     def __init__(self, link: Link, prefill: int, decode: int) -> None:
-        self._token_s = link.kv_bytes_per_token * 8 / (link.gbit_s * 1e9) if link.gbit_s else 0.0
+        self._token_s = link.token_s
         self._layers = link.layers
         self._prefill_free_at = [0.0] * prefill
         self._decode_free_at = [0.0] * decode
