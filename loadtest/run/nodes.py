@@ -70,7 +70,7 @@ async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
 
 async def _scrape(address: Address) -> Scrape | str:
     try:
-        return parse_scrape((await fetch(address, "/metrics", {}, _TIMEOUT_S)).decode())
+        return parse_scrape((await fetch(address, "/metrics", {})).decode())
     except (RunError, ValueError) as exc:
         return str(exc)
 
@@ -88,7 +88,6 @@ def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape |
 
 
 LOOK_EVERY_S: Final = 1.0
-_TIMEOUT_S: Final = 10.0
 
 
 class _Arguments(msgspec.Struct):
@@ -156,7 +155,7 @@ class LegWatch:
             self._failures.append(str(exc))
 
     async def _look(self) -> None:
-        asked = (fetch(address, TRACE_PATH, self._headers, _TIMEOUT_S) for address in self._addresses)
+        asked = (fetch(address, TRACE_PATH, self._headers) for address in self._addresses)
         for text in await asyncio.gather(*asked):
             try:
                 take(self._spans, _decode(text))
