@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,7 +113,10 @@ def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
 
 def _compare(pusher: Pusher, size: int, descriptor_bytes: int) -> Figure:
     plan = pusher.plan(size)
-    ways = {"ours": lambda: pusher.through_connector(size), "engine": lambda: pusher.through_engine(plan)}
+    ways: dict[str, Callable[[], float]] = {
+        "ours": lambda: pusher.through_connector(size),
+        "engine": lambda: pusher.through_engine(plan),
+    }
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(1 + ROUNDS):
         for name, way in ways.items():
