@@ -51,6 +51,16 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return aligned columns, the first one to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *others in rows:
+        cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
+
+
 def add_common(add: Callable[..., argparse.Action]) -> None:
     add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
     add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
@@ -60,7 +70,7 @@ def add_common(add: Callable[..., argparse.Action]) -> None:
 def refuse_one_core() -> None:
     """Raise `BenchError` where there is one core: what is compared needs one for each of its two halves."""
     if len(os.sched_getaffinity(0)) < 2:
-        raise BenchError("the two nodes or stages need a core each, and this machine has one")
+        raise BenchError("the two nodes need a core each, and this machine has one")
 
 
 @contextmanager

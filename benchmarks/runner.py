@@ -10,10 +10,10 @@ import math
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
@@ -21,8 +21,7 @@ from baton.loadtest.compare.resample import Interval, interval
 from benchmarks import harness
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts, rotated
-from benchmarks.overlap.subjects import Plain
-from benchmarks.pipeline import Cell, Load, Round, ask
+from benchmarks.overlap.subjects import Answer, Plain
 
 ENGINE: Final = "engine"
 WORKERS: Final = {
@@ -30,6 +29,28 @@ WORKERS: Final = {
     "baton": "baton.model_runner.cpu.Worker",
     "engine again": "baton.model_runner.cpu.EngineWorker",
 }
+
+
+class Load(NamedTuple):
+    """What is asked at once."""
+
+    name: str
+    requests: int
+    prompt_tokens: int
+    answer_tokens: int  # two or more
+    more: tuple[tuple[str, Any], ...] = ()  # fields of each request
+
+
+class Round(NamedTuple):
+    """One load on one server."""
+
+    tokens_per_s: float  # prompts and answers
+    ttft_s: float  # median over the requests
+    itl_s: float  # median over the requests of their mean gap between tokens
+
+
+Rounds = Mapping[str, Sequence[Round]]  # by server; the same index was taken one after the other
+
 LOADS: Final = (
     Load("8 streams", requests=8, prompt_tokens=64, answer_tokens=48),
     Load("8 streams, 5 logprobs", requests=8, prompt_tokens=64, answer_tokens=48, more=(("logprobs", 5),)),
@@ -43,6 +64,13 @@ REQUEST_TIMEOUT_S: Final = 120.0
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 4000
 FIGURES: Final = {"ITL": 2, "TTFT": 1, "throughput": 0}  # name → place in a `Round`
+
+
+def round_of(load: Load, answers: Sequence[Answer]) -> Round:
+    took_s = max(answer.times[-1] for answer in answers) - min(answer.began for answer in answers)
+    gaps_s = [(answer.times[-1] - answer.times[0]) / (len(answer.times) - 1) for answer in answers]
+    tokens = load.requests * (load.prompt_tokens + load.answer_tokens)
+    return Round(tokens / took_s, median(answer.ttft_s for answer in answers), median(gaps_s))
 
 
 class Ratio(NamedTuple):
@@ -64,17 +92,17 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(math.exp(fmean(logs)), Interval(math.exp(low), math.exp(high)))
 
 
-def table(cells: Sequence[Cell], reference: str) -> str:
-    others = [name for name in cells[0].rounds if name != reference]
-    heads = ["load", "figure", f"{reference}, median", *(f"{name} ÷ {reference}" for name in others)]
+def table(taken: Mapping[Load, Rounds]) -> str:
+    others = [name for name in WORKERS if name != ENGINE]
+    heads = ["load", "figure", f"{ENGINE}, median", *(f"{name} ÷ {ENGINE}" for name in others)]
     rows = []
-    for cell in cells:
+    for load, rounds in taken.items():
         for name, at in FIGURES.items():
-            values = {server: [round_[at] for round_ in rounds] for server, rounds in cell.rounds.items()}
-            middle = median(values[reference])
+            values = {server: [round_[at] for round_ in of_server] for server, of_server in rounds.items()}
+            middle = median(values[ENGINE])
             shown = f"{middle:.0f} tokens/s" if name == "throughput" else f"{middle * 1000:.2f} ms"
-            ratios = [str(ratio(values[other], values[reference])) for other in others]
-            rows.append([cell.load.name, name, shown, *ratios])
+            ratios = [str(ratio(values[other], values[ENGINE])) for other in others]
+            rows.append([load.name, name, shown, *ratios])
     return harness.markdown_table(heads, rows)
 
 
@@ -97,20 +125,27 @@ async def start(started: Processes) -> dict[str, Plain]:
     return found
 
 
-async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> list[Cell]:
-    """Start the servers, let each pass twice, and take the cells; the servers take turns in each round."""
+async def ask(server: Plain, load: Load, draw: Callable[[int], list[int]]) -> Round:
+    """Put a load on a server; every prompt is new."""
+    drawn = [draw(load.prompt_tokens) for _ in range(load.requests)]
+    asked = (server.ask(prompt, load.answer_tokens, **dict(load.more)) for prompt in drawn)
+    return round_of(load, await asyncio.gather(*asked))
+
+
+async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> Mapping[Load, Rounds]:
+    """Start the servers, let each pass twice, and measure; the servers take turns in each round."""
     draw = prompts(arguments.seed)
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S, force_close=True) as started:
         servers = await start(started)
         for server in [*servers.values()] * 2:  # first passes are slow
             for load in LOADS:
-                await ask(server, load, draw, rest_s=0.0)
+                await ask(server, load, draw)
         rounds: dict[Load, dict[str, list[Round]]] = {load: {name: [] for name in servers} for load in LOADS}
         for turn in range(arguments.rounds):  # loads take turns as well, so that all see the same machine
             for load in LOADS:
                 for name in rotated(list(servers), turn):
-                    rounds[load][name].append(await ask(servers[name], load, draw, rest_s=0.0))
-        return [Cell(link_mbit_s=0, load=load, rounds=taken) for load, taken in rounds.items()]
+                    rounds[load][name].append(await ask(servers[name], load, draw))
+        return rounds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,9 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def take() -> int:
         with harness.workplace("runner") as (forkserver, folder):
-            cells = asyncio.run(measure(arguments, forkserver, folder))
+            taken = asyncio.run(measure(arguments, forkserver, folder))
         print(f"load average {os.getloadavg()[0]:.1f} at the end, {os.cpu_count()} cores, {arguments.rounds} rounds")
-        print(table(cells, ENGINE))
+        print(table(taken))
         return 0
 
     return harness.run("runner", take)

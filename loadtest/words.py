@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from baton.loadtest.errors import UsageError
@@ -23,14 +24,6 @@ def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
     add("--url", required=True, help=f"base URL{of}, with or without /v1")
     add("--model", help="the first one of /v1/models, unless given")
     add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
-
-
-def count(text: str) -> int:
-    return _whole(text, 1)
-
-
-def count_or_none(text: str) -> int:
-    return _whole(text, 0)
 
 
 def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
@@ -85,3 +78,7 @@ def _whole(text: str, least: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
     return value
+
+
+count = partial(_whole, least=1)
+count_or_none = partial(_whole, least=0)

@@ -1,7 +1,6 @@
 """The processes of one run: that of a part, and that of the receiver opposite it."""
 
 import importlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,10 +9,12 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks.harness import BenchError
-from benchmarks.microbench.figures import Figure, from_plain, to_plain
+from benchmarks.microbench.figures import Figure
 from benchmarks.microbench.rank import Target
 
 PREPARE: Final = "benchmarks.microbench.children:prepare"
@@ -75,9 +76,8 @@ class Children:
         give_up, seen = time.monotonic() + PART_TIMEOUT_S, 0
         while True:
             ended = child.poll()  # before reading: what it wrote last is read as well
-            lines = out.read_text().splitlines(keepends=True) if out.exists() else []
-            complete = [line for line in lines if line.endswith("\n")]
-            yield from (from_plain(json.loads(line)) for line in complete[seen:])
+            complete = out.read_bytes().split(b"\n")[:-1] if out.exists() else []
+            yield from (msgspec.json.decode(line, type=Figure) for line in complete[seen:])
             seen = len(complete)
             if ended == 0:
                 return
@@ -85,10 +85,10 @@ class Children:
             time.sleep(_POLL_S)
 
     def _check(self, name: str, child: Child, give_up: float) -> None:
-        if child.poll():
-            raise PartError(f"{name} failed; its last lines:\n" + "\n".join(last_lines(self._log(name))))
-        if time.monotonic() > give_up:
-            raise PartError(f"{name} took too long; its last lines:\n" + "\n".join(last_lines(self._log(name))))
+        failed = child.poll()
+        if failed or time.monotonic() > give_up:
+            what = "failed" if failed else "took too long"
+            raise PartError(f"{name} {what}; its last lines:\n" + "\n".join(last_lines(self._log(name))))
 
     def _spawn(self, target: str, name: str, kwargs: Mapping[str, Any], place: Place) -> Child:
         env = {"MC_TCP_BIND_ADDRESS": place.host}
@@ -117,6 +117,5 @@ def prepare() -> None:
 def run(part: str, out: str, arguments: Mapping[str, Any]) -> None:
     module, _, name = part.partition(":")
     function: Callable[..., Iterator[Figure]] = getattr(importlib.import_module(module), name)
-    with Path(out).open("a", encoding="utf-8") as file:
-        for figure in function(**arguments):
-            print(json.dumps(to_plain(figure)), file=file, flush=True)
+    with Path(out).open("ab", buffering=0) as file:
+        file.writelines(msgspec.json.encode(figure) + b"\n" for figure in function(**arguments))

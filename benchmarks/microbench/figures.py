@@ -1,10 +1,8 @@
 """From samples to figures, and how a figure is shown. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
-
-import msgspec
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from baton.loadtest.measures import percentile
 from baton.loadtest.measures.percentile import Spread
@@ -47,14 +45,6 @@ def line(figure: Figure) -> str:
 def number(value: float) -> str:
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f}"
-
-
-def to_plain(figure: Figure) -> dict[str, Any]:
-    return {**asdict(figure), "met": figure.target.is_met(figure.value) if figure.target else None}
-
-
-def from_plain(plain: dict[str, Any]) -> Figure:
-    return msgspec.convert(plain, Figure)
 
 
 def spread(samples: Sequence[float], scale: float = 1.0) -> Spread:

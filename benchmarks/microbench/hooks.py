@@ -1,4 +1,4 @@
-"""What the connector costs the model thread: its hooks in each layer, and what surrounds them in each step.
+"""What the connector costs the model thread: its hooks in each layer.
 
 A step of a made-up model: in each layer, some Python, as in an eager forward pass, then work without the GIL. The hooks
 go through the facade that vLLM calls. Opposite them a live sender takes every hand-over in and pushes it through
@@ -10,7 +10,6 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side import sender
 from baton.kv_connector.worker_side.sync import POLICIES
-from baton.loadtest.measures.percentile import Spread
 from benchmarks.harness import HostMemory
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
@@ -35,24 +33,14 @@ PYTHON_S: Final = 0.0003  # of each layer, holding the GIL
 _HASHED: Final = bytes(600_000)  # about 0.7 ms without the GIL
 
 
-@dataclass(slots=True)
-class Samples:
-    """Seconds, one sample per layer or per step."""
-
-    hooks: list[float] = field(default_factory=list)  # both hooks of a layer
-    layers: list[float] = field(default_factory=list)  # a step's layers, divided by their number
-    begins: list[float] = field(default_factory=list)  # of a step
-    ends: list[float] = field(default_factory=list)
-
-
 class Case:
-    """One policy at one number of requests; `rank=None`: no connector."""
+    """One policy at one number of requests."""
 
-    def __init__(self, policy: str, requests: int, rank: PrefillRank | None) -> None:
+    def __init__(self, policy: str, requests: int, rank: PrefillRank) -> None:
         self.policy, self.requests = policy, requests
-        self.samples = Samples()
+        self.hooks_s: list[float] = []  # both hooks of a layer, one sample per layer
         self._rank = rank
-        self._connector = facade(rank.worker) if rank else None
+        self._connector = facade(rank.worker)
         self._held: list[str] = []  # prompts of the last batch: vLLM asks us whether their blocks may go
         self._batches = 0
 
@@ -64,42 +52,28 @@ class Case:
         for i in range(self.requests):
             ids = range(1 + i * per_request, 1 + (i + 1) * per_request)  # block 0 is vLLM's null block
             prompts.append(PlayedTransfer(f"{self.policy}-{self.requests}-{self._batches}-{i}", ids, ids))
-        committed = 0
-        if self._rank:
-            committed = self._rank.committed
-            for prompt in prompts:
-                self._rank.reserve(prompt)
+        committed = self._rank.committed
+        for prompt in prompts:
+            self._rank.reserve(prompt)
         time.sleep(PAUSE_S)
         for index in range(STEPS):
             self._compute(_step(prompts, index, per_request // STEPS, self._held if index == 0 else ()))
         self._held = [prompt.name for prompt in prompts]
-        if self._rank:
-            self._rank.wait_for_commits(committed + len(prompts))
+        self._rank.wait_for_commits(committed + len(prompts))
 
     def _compute(self, step: PrefillStep) -> None:
-        names = [region.name for region in SHAPE.regions(0)]
-        clock, connector, samples = time.perf_counter, self._connector, self.samples
-        began = clock()
-        if connector:
-            connector.bind_connector_metadata(step)
-        first = clock()
-        for name in names:
+        clock, connector = time.perf_counter, self._connector
+        connector.bind_connector_metadata(step)
+        for region in SHAPE.regions(0):
             before = clock()
-            if connector:
-                connector.wait_for_layer_load(name)
+            connector.wait_for_layer_load(region.name)
             waited = clock()
             _compute_layer()
             computed = clock()
-            if connector:
-                connector.save_kv_layer(name, None, None)  # type: ignore[arg-type]  # ours looks at the name alone
-            samples.hooks.append(waited - before + clock() - computed)
-        last = clock()
-        if connector:
-            connector.wait_for_save()
-            connector.get_transfer_results(set())
-        samples.ends.append(clock() - last)
-        samples.begins.append(first - began)
-        samples.layers.append((last - first) / len(names))
+            connector.save_kv_layer(region.name, None, None)  # type: ignore[arg-type]  # ours looks at the name alone
+            self.hooks_s.append(waited - before + clock() - computed)
+        connector.wait_for_save()
+        connector.get_transfer_results(set())
 
 
 def facade(worker: Any) -> BatonConnector:
@@ -115,43 +89,23 @@ def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         ranks = {policy: start_rank(policy, memory, Target(*target), Path(folder), host) for policy in POLICIES}
         cases = [Case(policy, requests, rank) for requests in AT_MOST_US for policy, rank in ranks.items()]
-        plain = Case("none", 1, None)
-        for case in (*cases, plain):
+        for case in cases:
             case.compute_prompts()  # nodes meet, caches fill
-            case.samples = Samples()
+            case.hooks_s.clear()
         for _ in range(ROUNDS):
-            for case in (*cases, plain):
+            for case in cases:
                 case.compute_prompts()
         for rank in ranks.values():
             rank.stop()
-    undisturbed = spread(plain.samples.layers, 1e6)
     for case in cases:
-        yield from _figures(case, undisturbed)
-
-
-def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
-    hooks, layers = spread(case.samples.hooks, 1e6), spread(case.samples.layers, 1e6)
-    begins, ends = spread(case.samples.begins, 1e6), spread(case.samples.ends, 1e6)
-    name = f"{case.policy}, {case.requests} per step"
-    yield Figure(
-        name=f"{name}: hooks of a layer, mean",
-        value=hooks.mean,
-        unit="µs",
-        target=Goal("at most", AT_MOST_US[case.requests]),
-        details={"median": hooks.median, "99 %": hooks.p99, "max": hooks.most},
-    )
-    yield Figure(
-        name=f"{name}: begin and end of a step, mean",
-        value=begins.mean + ends.mean,
-        unit="µs",
-        details={"begin median": begins.median, "end median": ends.median},
-    )
-    yield Figure(
-        name=f"{name}: a whole layer, longer by",
-        value=layers.median - undisturbed.median,
-        unit="µs",
-        details={"mean": layers.mean - undisturbed.mean, "without connector": undisturbed.median},
-    )
+        us = spread(case.hooks_s, 1e6)
+        yield Figure(
+            name=f"{case.policy}, {case.requests} per step: hooks of a layer, mean",
+            value=us.mean,
+            unit="µs",
+            target=Goal("at most", AT_MOST_US[case.requests]),
+            details={"median": us.median, "99 %": us.p99, "max": us.most},
+        )
 
 
 def start_rank(policy: str, memory: HostMemory, target: Target, folder: Path, host: str) -> PrefillRank:

@@ -21,7 +21,7 @@ WARM_UP_BYTES: Final = 8 * MIB
 LAZY_POLL_S: Final = 0.1  # how often the bench looks for the COMMIT
 ROUNDS: Final = 3
 AT_MOST_PERCENT: Final = 10.0
-_SENDER, _CONTROL = "baton-sender", "baton-control"  # names of the threads
+_SENDER: Final = "baton-sender"  # name of the thread
 
 
 class Usage(NamedTuple):
@@ -58,8 +58,6 @@ def _ours(name: str, usages: Sequence[Usage]) -> Figure:
         target=Goal("at most", AT_MOST_PERCENT),
         details={
             "whole process": middle(lambda usage: usage.process - usage.threads[bench]),
-            "control thread": middle(lambda usage: usage.threads[_CONTROL]),
-            "Mooncake's threads": middle(lambda usage: usage.process - sum(usage.threads.values())),
             "MB/s": middle(lambda usage: PUSH_BYTES / usage.transfer_s / 1e6),
         },
     )

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from benchmarks.harness import text_table
+
 PLAIN: Final = "plain"  # gives C
 RAW: Final = "raw"  # gives X
 UPSTREAM: Final = "mooncake"  # vLLM's MooncakeConnector
@@ -153,10 +155,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def table(cells: Sequence[Figures]) -> str:
-    rows = [HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(lines + [f"dropped: {reason}" for cell in cells for reason in cell.measured.failures])
+    shown = text_table([HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)])
+    return "\n".join([shown, *(f"dropped: {reason}" for cell in cells for reason in cell.measured.failures)])
 
 
 def link_name(mbit_s: int) -> str:

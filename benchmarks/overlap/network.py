@@ -34,10 +34,8 @@ class NetworkError(BenchError):
 class Network:
     """The namespaces; removed on leaving the `with` block, and with them every device."""
 
-    def __init__(self, throttled: str = DATA_DEVICE) -> None:
-        """Make it; `throttled` is the device whose link is limited, "lo" for what stays within a namespace."""
+    def __init__(self) -> None:
         own = f"{_PREFIX}{os.getpid()}"
-        self._throttled = throttled
         self.prefill, self.decode = f"{own}-p", f"{own}-d"
 
     def __enter__(self) -> Self:
@@ -59,14 +57,12 @@ class Network:
         A smaller burst would cost 0.65 of a core at 1 Gbit/s and hide the overlap.
         """
         for space in (self.prefill, self.decode):
-            _run(f"tc -n {space} qdisc replace dev {self._throttled} root pfifo limit 1000")  # forget the old bucket
+            _run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root pfifo limit 1000")  # forget the old bucket
             if mbit_s:
-                _run(
-                    f"tc -n {space} qdisc replace dev {self._throttled} root tbf "
-                    f"rate {mbit_s}mbit burst 256kb latency 400ms"
-                )
+                bucket = f"tbf rate {mbit_s}mbit burst 256kb latency 400ms"
+                _run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root {bucket}")
             else:
-                _run(f"tc -n {space} qdisc delete dev {self._throttled} root")
+                _run(f"tc -n {space} qdisc delete dev {DATA_DEVICE} root")
 
     def _make(self) -> None:
         for space, address in ((self.prefill, PREFILL_HTTP), (self.decode, DECODE_HTTP)):

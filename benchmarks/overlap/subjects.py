@@ -10,7 +10,7 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -103,15 +103,36 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baton:
-    """A prefill and a decode node behind the real proxy."""
+class Pair:
+    """A prefill node that hands over to a decode node."""
 
     http: aiohttp.ClientSession
     model: str
-    proxy: str
     prefill: str
-    token: str
     wire_bytes: WireBytes
+
+    @abstractmethod
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer: ...
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        sample, _ = await self._timed(prompt)
+        return sample
+
+    async def _timed(self, prompt: Sequence[int]) -> tuple[Sample, Answer]:
+        prefill_before, wire_before = await prefill_seconds(self.http, self.prefill), self.wire_bytes()
+        await asyncio.sleep(SETTLE_S)
+        answer = await self.ask(prompt, _TOKENS)
+        wire = self.wire_bytes() - wire_before
+        prefill_s = await prefill_seconds(self.http, self.prefill) - prefill_before
+        return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s), answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baton(Pair):
+    """A prefill and a decode node behind the real proxy."""
+
+    proxy: str
+    token: str
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
         """Make one request; see `read_stream`. Raises `MeasureError`: also if it was not disaggregated."""
@@ -120,19 +141,11 @@ class Baton:
         return answer
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        prefill_before, pushed_before = await prefill_seconds(self.http, self.prefill), await self._transfers()
-        wire_before = self.wire_bytes()
-        await asyncio.sleep(SETTLE_S)
-        answer = await self.ask(prompt, _TOKENS)
-        wire = self.wire_bytes() - wire_before
+        before = await self._transfers()
+        sample, answer = await self._timed(prompt)
         pushed = await self._transfers()
-        return Sample(
-            seconds=answer.ttft_s,
-            wire_bytes=wire,
-            kv_bytes=_committed(pushed) - _committed(pushed_before),
-            prefill_s=await prefill_seconds(self.http, self.prefill) - prefill_before,
-            after_commit_s=_after_commit_s(pushed, answer),
-        )
+        kv_bytes = _committed(pushed) - _committed(before)
+        return replace(sample, kv_bytes=kv_bytes, after_commit_s=_after_commit_s(pushed, answer))
 
     async def _transfers(self) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -143,31 +156,10 @@ class Baton:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Both nodes of one of vLLM's own connectors."""
-
-    http: aiohttp.ClientSession
-    model: str
-    prefill: str
-    decode: str
-    wire_bytes: WireBytes
-
-    @abstractmethod
-    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer: ...
-
-    async def measure(self, prompt: Sequence[int]) -> Sample:
-        prefill_before, wire_before = await prefill_seconds(self.http, self.prefill), self.wire_bytes()
-        await asyncio.sleep(SETTLE_S)
-        answer = await self.ask(prompt, _TOKENS)
-        wire = self.wire_bytes() - wire_before
-        prefill_s = await prefill_seconds(self.http, self.prefill) - prefill_before
-        return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mooncake(Pair):
     """vLLM's MooncakeConnector; both legs are sent at once."""
 
+    decode: str
     bootstrap: str  # as the client reaches it
     bootstrap_for_decode: str  # as the decode node reaches it: over the data link
 
@@ -186,8 +178,11 @@ class Mooncake(Pair):
             await leg
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nixl(Pair):
     """vLLM's NixlConnector, pulling: the decode leg needs what the prefill leg answered."""
+
+    decode: str
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
         """Make one request. It began with its prefill leg."""

@@ -22,10 +22,9 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibrate_command
 from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
 from baton.loadtest.plan.calibration import Calibration
-from baton.loadtest.plan.command import shape_of
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.simulate import Shape, simulate
-from baton.loadtest.report.text import table_text
+from baton.loadtest.report.text import table_markdown, table_text
 from baton.loadtest.result import StageResult
 from baton.loadtest.run import arguments as run_arguments
 from baton.loadtest.run import build
@@ -33,7 +32,7 @@ from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.overlap.processes import processes
-from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table, markdown
+from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table
 from benchmarks.plan_check.rig import BATCHED_TOKENS, PERIOD_US, Rig, Running
 from benchmarks.usage import OtherCpu, Quiet
 
@@ -45,7 +44,6 @@ _RATE: Final = 1.0  # stands in where only lengths matter
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
     add = made.add_argument
-    add("--shapes", nargs="+", type=shape_of, default=list(SHAPES), metavar="P:D")
     add("--runs", type=int, default=5, help="of each shape")
     add("--seconds", type=float, default=20.0, help="of each run")
     add("--utilisation", type=float, default=0.65, help="of the prefill node at 1:1, which sets the rate")
@@ -57,7 +55,6 @@ def parser() -> argparse.ArgumentParser:
     add("--max-stolen-cores", type=float, default=0.1, help="that the host takes; more disturbs a run or a round")
     add("--tries", type=int, default=4, help="of each run and round, before a disturbed one counts")
     add("--json", type=Path, metavar="FILE")
-    add("--markdown", type=Path, metavar="FILE")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
     return made
 
@@ -70,12 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with harness.workplace("plan", logs=given.logs) as (forkserver, folder):
             bench_model.ensure(harness.MODEL)
             found, calibrations, about = asyncio.run(check(given, forkserver, folder))
-        text = markdown(found, calibrations, about)
-        print(text)
+        print(table_markdown(comparison_table(found)))
         if given.json:
             given.json.write_text(json.dumps(as_plain(found, calibrations, about), indent=1) + "\n")
-        if given.markdown:
-            given.markdown.write_text(text + "\n")
         return 0 if all(one.right for one in found) else 1
 
     return harness.run("plan_check", take)
@@ -95,7 +89,7 @@ async def check(
         rig = Rig(shape_processes, folder, cores=given.cores)
         try:
             calibrated = await pair.start(Shape(1, 1))
-            for shape in given.shapes:
+            for shape in SHAPES:
                 running = await rig.start(shape)
                 async with calibrating(_calibration(given, calibrated)) as calibrator:
                     quiet = Quiet(OtherCpu(os.getpid()), given.max_stolen_cores, given.tries)
@@ -182,10 +176,8 @@ def load_argv(given: argparse.Namespace, rate: float) -> list[str]:
 
 def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
     """Return the rate at which one prefill node would be as busy as asked for."""
-    speed = calibration.prefill
-    lengths = [one.input_tokens for one in load(given, _RATE)]
-    steps_s = fmean(speed.step_s + n * speed.token_s + speed.token_context_s * n * n / 2 for n in lengths)
-    return float(given.utilisation / steps_s)
+    prompts_s = fmean(calibration.prefill.prompt_time_s(one.input_tokens) for one in load(given, _RATE))
+    return float(given.utilisation / prompts_s)
 
 
 if __name__ == "__main__":

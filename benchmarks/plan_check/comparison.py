@@ -1,4 +1,4 @@
-"""Simulated beside measured: compared, and told as Markdown and as JSON. Pure."""
+"""Simulated beside measured: compared, and told as a table and as JSON. Pure."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
@@ -9,9 +9,7 @@ import msgspec
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.simulate import Outcome, Shape
-from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.tables import Table
-from baton.loadtest.report.text import table_markdown
 
 ALLOWED = 0.15  # deviation from the median of the runs
 
@@ -69,20 +67,6 @@ def compare(shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], 
     return Comparison(shape, Means.of(simulated.records), means, simulated.prefill_busy, simulated.decode_busy, noise)
 
 
-def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
-    was = Table("What was run", ("", ""), [(name, str(value)) for name, value in about.items()])
-    tables = (comparison_table(found), calibrations_table(calibrations), was)
-    return "\n\n".join(table_markdown(table) for table in tables)
-
-
-def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
-    tables = [calibration_table(one) for one in calibrations]
-    names = [row[0] for row in tables[0].rows]
-    values = zip(*([row[1] for row in table.rows] for table in tables), strict=True)
-    headings = ("", *(f"calibration {number}" for number in range(1, len(tables) + 1)))
-    return Table("Calibrations", headings, [(name, *found) for name, found in zip(names, values, strict=True)])
-
-
 def comparison_table(found: Sequence[Comparison]) -> Table:
     rows = []
     for one in found:
@@ -115,8 +99,7 @@ def as_plain(
 ) -> dict[str, Any]:
     shapes = [
         {
-            "prefill": one.shape.prefill,
-            "decode": one.shape.decode,
+            **one.shape._asdict(),
             "simulated": one.simulated._asdict(),
             "measured": one.measured._asdict(),
             "runs": [run._asdict() for run in one.runs],

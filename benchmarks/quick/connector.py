@@ -14,9 +14,9 @@ from benchmarks.harness import HostMemory
 from benchmarks.microbench import hooks
 from benchmarks.microbench.children import Children
 from benchmarks.microbench.figures import Figure
-from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, timed
+from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, region_pairs, timed
 from benchmarks.microbench.pushes import CACHE_BYTES
-from benchmarks.microbench.rank import KvShape, Target
+from benchmarks.microbench.rank import Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
@@ -66,15 +66,14 @@ def _round(planning: dict[str, Callable[[], object]], cases: Sequence[hooks.Case
     for name, plan in planning.items():
         yield Figure(name=f"planner, {PAIRS:,} pairs {name} ÷ loop", value=min(timed(plan, REPETITIONS)) / unit_s)
     for case in cases:
-        case.samples = hooks.Samples()
+        case.hooks_s.clear()
         case.compute_prompts()
-        taken_s = median(case.samples.hooks) * LAYERS
+        taken_s = median(case.hooks_s) * LAYERS
         yield Figure(name=f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", value=taken_s / unit_s)
 
 
 def _planning() -> dict[str, Callable[[], object]]:
     rng = random.Random(1)  # the same tables in each run
-    shape = KvShape(layers=1, blocks=2 * PAIRS, block_bytes=65_536)
-    regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
+    regions = region_pairs(1, 2 * PAIRS)
     tables = {"contiguous": contiguous(PAIRS), "scattered": in_runs(PAIRS, 1, rng)}
     return {name: partial(plan_layers, regions, *table) for name, table in tables.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from benchmarks.harness import Spread, spread
+from benchmarks.harness import Spread, spread, text_table
 
 HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
 LOWER: Final = "LOWER"
@@ -55,13 +55,7 @@ def beside(baseline: Mapping[str, Spread], now: Mapping[str, Spread]) -> list[Li
 
 
 def table(lines: Sequence[Line]) -> str:
-    rows = [_HEADINGS, *map(_row, lines)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
-    shown = []
-    for name, *others, mark in rows:
-        cells = [text.rjust(width) for text, width in zip(others, widths[1:-1], strict=True)]
-        shown.append("  ".join([name.ljust(widths[0]), *cells, mark]).rstrip())
-    return "\n".join(shown)
+    return text_table([_HEADINGS, *map(_row, lines)])
 
 
 def _row(line: Line) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """Small things that a server says: its models, its metrics."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from baton.loadtest.client.http import Address, Client, WireError
 from baton.loadtest.client.stream import error_words
 from baton.loadtest.errors import RunError
+
+TIMEOUT_S: Final = 10.0
 
 
 class _Whole:
@@ -37,7 +40,7 @@ class _Models(msgspec.Struct):
 
 
 async def fetch(
-    address: Address, path: str, headers: Mapping[str, str], timeout_s: float, *, any_status: bool = False
+    address: Address, path: str, headers: Mapping[str, str], timeout_s: float = TIMEOUT_S, *, any_status: bool = False
 ) -> bytes:
     """Return what a server answers to GET. Raises `RunError`: it is not there, or answers another status than 200."""
     client, whole = Client(address, headers, timeout_s), _Whole()
@@ -55,7 +58,7 @@ async def fetch(
     return whole.body
 
 
-async def server_version(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:
+async def server_version(address: Address, headers: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str:
     """Return what the server says of itself at `/version`, as vLLM and Baton's proxy do; "" if it does not say."""
     try:
         body = await fetch(address, "/version", headers, timeout_s)
@@ -65,7 +68,7 @@ async def server_version(address: Address, headers: Mapping[str, str], timeout_s
     return f"vLLM {said.version}" + (f", Baton {said.baton}" if said.baton else "")
 
 
-async def first_model(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:
+async def first_model(address: Address, headers: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> str:
     """Return the first model that a server offers. Raises `RunError`: it offers none, or is no OpenAI server."""
     body = await fetch(address, "/v1/models", headers, timeout_s)
     try:

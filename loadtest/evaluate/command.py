@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import uvloop
 
@@ -20,8 +20,6 @@ from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.run.loops import ask_each
 from baton.loadtest.traffic.script import Ask, Form
-
-_GREETING_S: Final = 10.0
 
 
 def parser() -> words.Parser:
@@ -80,7 +78,7 @@ async def ask_all(
     address = parse_address(given.url)
     raise_limit(given.concurrency)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
-    model = given.model or await first_model(address, headers, _GREETING_S)
+    model = given.model or await first_model(address, headers)
     chat = given.endpoint == "chat"
     form = Form(model=model, chat=chat, ignore_eos=False, more={} if chat else {"stop": list(STOP)})
     client = Client(address, headers, given.timeout)

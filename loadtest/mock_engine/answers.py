@@ -50,8 +50,7 @@ def generated(asked: Asked, params: dict[str, Any] | None) -> bytes:
     said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
     ids = [TOKEN_ID] * asked.tokens if asked.token_ids else None
     choice = {"index": 0, **said, "logprobs": None, "finish_reason": "length", "stop_reason": None, "token_ids": ids}
-    kind = "chat.completion" if asked.chat else "text_completion"
-    body = {**_head(kind, chat=asked.chat), "choices": [choice], "usage": _usage(asked.prompt_tokens, asked.tokens)}
+    body = {**_head(asked.chat, chunk=False), "choices": [choice], "usage": _usage(asked.prompt_tokens, asked.tokens)}
     return whole(200, {**body, "kv_transfer_params": params})
 
 
@@ -86,8 +85,7 @@ def prefill_part(*, chat: bool, prompt_ids: int | None, event_bytes: int) -> Chu
 def _last_events(chat: bool, usage: tuple[int, int] | None) -> bytes:
     if usage is None:
         return DONE
-    kind = "chat.completion.chunk" if chat else "text_completion"
-    return b"data: " + _encode({**_head(kind, chat=chat), "choices": [], "usage": _usage(*usage)}) + b"\n\n" + DONE
+    return b"data: " + _encode({**_head(chat), "choices": [], "usage": _usage(*usage)}) + b"\n\n" + DONE
 
 
 def _opening(chat: bool, prompt_ids: int | None, reason: str | None, event_bytes: int) -> bytes:
@@ -96,7 +94,7 @@ def _opening(chat: bool, prompt_ids: int | None, reason: str | None, event_bytes
     if not chat:
         return _event(chat, ids is not None, reason, event_bytes, ids)
     choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-    role = {**_head("chat.completion.chunk", chat=True), "choices": [choice], "prompt_token_ids": ids}
+    role = {**_head(chat), "choices": [choice], "prompt_token_ids": ids}
     return b"data: " + _encode(role) + b"\n\n" + _event(chat, ids is not None, reason, event_bytes)
 
 
@@ -109,8 +107,7 @@ def _event(chat: bool, ids: bool, reason: str | None, event_bytes: int, prompt_i
         if not chat:
             choice |= {"stop_reason": None, "prompt_token_ids": prompt_ids}
         choice["token_ids"] = [TOKEN_ID] if ids else None
-        kind = "chat.completion.chunk" if chat else "text_completion"
-        return b"data: " + _encode({**_head(kind, chat=chat), "choices": [choice]}) + b"\n\n"
+        return b"data: " + _encode({**_head(chat), "choices": [choice]}) + b"\n\n"
 
     plain = made(TEXT)
     if not event_bytes:
@@ -120,7 +117,9 @@ def _event(chat: bool, ids: bool, reason: str | None, event_bytes: int, prompt_i
     return made(TEXT + "x" * (event_bytes - len(plain)))
 
 
-def _head(kind: str, *, chat: bool) -> dict[str, Any]:
+def _head(chat: bool, *, chunk: bool = True) -> dict[str, Any]:
+    """Return what every answer, or chunk of one, begins with."""
+    kind = "text_completion" if not chat else "chat.completion.chunk" if chunk else "chat.completion"
     return {"id": "chatcmpl-mock" if chat else "cmpl-mock", "object": kind, "created": 1, "model": MODEL}
 
 

@@ -36,7 +36,6 @@ from baton.loadtest.traffic.script import Form
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
 USERS: Final = (1, 2, 4, 8)
-_GREETING_S: Final = 10.0
 _POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
 
 
@@ -97,7 +96,7 @@ async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]
     """Prepare to measure a pair round by round. Raises `RunError`: the server is not there."""
     address = parse_address(given.url)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
-    model = given.model or await first_model(address, headers, _GREETING_S)
+    model = given.model or await first_model(address, headers)
     client = Client(address, headers, given.timeout)
     try:
         exchange = Exchange(client, Form(model=model, chat=False))

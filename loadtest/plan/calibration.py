@@ -29,6 +29,11 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kv_tokens: int = 0  # room in the KV pool; 0: more than is ever needed
     prefix_cache: bool = True  # counts only where a trace says which prompts share what
 
+    def prompt_time_s(self, tokens: float) -> float:
+        """Return what a prompt takes that has its steps for itself."""
+        steps = math.ceil(tokens / self.max_num_batched_tokens)
+        return steps * self.step_s + self.prompt_s + self.token_s * tokens + self.token_context_s * tokens * tokens / 2
+
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One decode node.
@@ -52,6 +57,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gbit_s: float = 0.0  # 0: never the limit
     kv_bytes_per_token: float = 0.0
     layers: int = 1  # pieces in which a step's KV leaves
+
+    @property
+    def token_s(self) -> float:
+        """Time in which a token's KV is sent."""
+        return self.kv_bytes_per_token * 8 / (self.gbit_s * 1e9) if self.gbit_s else 0.0
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """What comes when, as the simulator sees it. Taken from the sources of `loadtest run`, so that both mean the same load."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from baton.loadtest.errors import UsageError
@@ -83,7 +82,3 @@ def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
         blocks=blocks,
         block_tokens=block_tokens,
     )
-
-
-def largest(load: Sequence[Demand]) -> tuple[int, int]:
-    return max(one.input_tokens for one in load), max(one.input_tokens + one.output_tokens for one in load)

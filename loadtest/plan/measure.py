@@ -18,7 +18,6 @@ from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
 from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, RandomPrompts, Vocabulary
 
-_TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests
 _MANY: Final = 8  # users whose prompts share steps
 _SHORT: Final = 2  # lengths of which there are such
@@ -102,7 +101,7 @@ async def node_state(url: str | None) -> NodeState:
     if not url:
         return NodeState(0, 0.0, 0.0)
     address = parse_address(url.removesuffix("/metrics"))
-    text = await fetch(address, "/metrics", {}, _TIMEOUT_S)
+    text = await fetch(address, "/metrics", {})
     try:
         return parse_state(text.decode())
     except ValueError as exc:

@@ -47,17 +47,16 @@ def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSe
     """Fit one coefficient for each name; those in `signed` may be below 0. Raises `RunError`: rows do not suffice."""
     if len(rows) <= len(names):
         raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
-    found = _solve_relative(rows, [row.measured for row in rows], names, what, signed)
+    coefficients = _solve_relative(rows, [row.measured for row in rows], names, what, signed)
     for _ in range(_REFITS):
-        sizes = [max(_sum(row.values, found), row.measured * _LEAST) for row in rows]
-        found = _solve_relative(rows, sizes, names, what, signed)
-    coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
+        sizes = [max(_dot(row.values, coefficients), row.measured * _LEAST) for row in rows]
+        coefficients = _solve_relative(rows, sizes, names, what, signed)
     return Fitted(coefficients, quality(rows, coefficients))
 
 
 def _solve_relative(
     rows: Sequence[Row], sizes: Sequence[float], names: Sequence[str], what: str, signed: AbstractSet[str]
-) -> dict[int, float]:
+) -> tuple[float, ...]:
     scaled = [
         ([value / size for value in row.values], row.measured / size) for row, size in zip(rows, sizes, strict=True)
     ]
@@ -66,16 +65,12 @@ def _solve_relative(
         found = solve(scaled, active, names, what)
         least = min((at for at in active if names[at] not in signed), key=lambda at: found[at], default=None)
         if least is None or found[least] >= 0:
-            return found
+            return tuple(found.get(at, 0.0) for at in range(len(names)))
         active.remove(least)  # a negative time makes no sense: what is left explains what it can
 
 
-def _sum(values: Sequence[float], coefficients: Mapping[int, float]) -> float:
-    return sum(share * values[at] for at, share in coefficients.items())
-
-
 def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
-    fitted = [sum(a * b for a, b in zip(coefficients, row.values, strict=True)) for row in rows]
+    fitted = [_dot(row.values, coefficients) for row in rows]
     measured = [row.measured for row in rows]
     mean = fmean(measured)
     rest = sum((a - b) ** 2 for a, b in zip(fitted, measured, strict=True))
@@ -128,8 +123,19 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
-DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")
+PREFILL: Final = {  # field of a `Prefill` → what it is called in errors
+    "step_s": "the step",
+    "prompt_s": "the prompt",
+    "token_s": "the token",
+    "token_context_s": "the context",
+}
+DECODE: Final = {  # likewise of a `Decode`
+    "step_s": "the step",
+    "sequence_s": "the sequence",
+    "several_s": "the second sequence",
+    "context_token_s": "the context",
+    "arrival_s": "the arrival",
+}
 MIXED_BUSY: Final = 0.4  # of the busier node, in the mixed run
 OVERHEADS: Final = ("the overhead", "others on P", "others on D")
 FEW: Final = 5  # requests that met others on a node, or none, from which nothing is concluded
@@ -153,33 +159,24 @@ class Known(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
-    by_decode = fit(decode_rows(decode), DECODE, "decode")
-    each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
-    times = {"step_s": each_step_s, "sequence_s": sequence_s, "several_s": several_s}
-    times |= {"context_token_s": context_token_s, "arrival_s": arrival_s}
-    speed = msgspec.structs.replace(known.decode, **times)
-    by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill", signed={"the overhead"})
-    step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
-    fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
+    by_decode = fit(decode_rows(decode), [*DECODE.values()], "decode")
+    speed = msgspec.structs.replace(known.decode, **dict(zip(DECODE, by_decode.coefficients, strict=True)))
+    names = [*PREFILL.values(), OVERHEADS[0]]
+    by_prefill = fit(prefill_rows(prefill, speed, known), names, "prefill", signed={OVERHEADS[0]})
+    *times_s, overhead_s = by_prefill.coefficients
     return Calibration(
-        prefill=msgspec.structs.replace(
-            known.prefill, step_s=step_s, prompt_s=prompt_s, token_s=token_s, token_context_s=token_context_s
-        ),
+        prefill=msgspec.structs.replace(known.prefill, **dict(zip(PREFILL, times_s, strict=True))),
         decode=speed,
         link=known.link,
         overhead_s=overhead_s,
-        fits=fits,
+        fits={"prefill": by_prefill.quality, "decode": by_decode.quality},
     )
 
 
 def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> float:
     """Return the rate of requests, `tokens` long in the mean, at which the busier node of a pair is `MIXED_BUSY`."""
-    prefill, decode = found.prefill, found.decode
-    steps = math.ceil(tokens / prefill.max_num_batched_tokens)
-    prefill_s = steps * prefill.step_s + prefill.prompt_s + prefill.token_s * tokens
-    prefill_s += prefill.token_context_s * tokens * tokens / 2
-    decode_s = answer_tokens * step_s(decode, 1, tokens) + decode.arrival_s
-    return MIXED_BUSY / max(prefill_s, decode_s)
+    decode_s = answer_tokens * step_s(found.decode, 1, tokens) + found.decode.arrival_s
+    return MIXED_BUSY / max(found.prefill.prompt_time_s(tokens), decode_s)
 
 
 def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
@@ -225,7 +222,8 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
         rest = (1.0, float(tokens), tokens * tokens / 2)
         ttft_s = fmean(record.ttft_s for record in alone if record.ttft_s is not None)
         first_step_s = step_s(speed, 1, tokens)
-        rest_s = max(ttft_s - first_step_s - exposed_s(tokens / steps, known.link), ttft_s / 100)
+        exposed_s = tokens / steps * known.link.token_s / known.link.layers  # after the last step
+        rest_s = max(ttft_s - first_step_s - exposed_s, ttft_s / 100)
         rows.append(Row((float(steps), *rest, 1.0), rest_s))
         for users, records in in_line.items():
             between_s = between_first_tokens_s(records, users)
@@ -237,11 +235,6 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
             "several users never kept the prefill node busy, so its share of a first token is unknown: use longer prompts"
         )
     return rows
-
-
-def exposed_s(tokens: float, link: Link) -> float:
-    """Return what of a step's transfer comes after the step, where computing takes longer than sending."""
-    return tokens * link.kv_bytes_per_token * 8 / (link.gbit_s * 1e9) / link.layers if link.gbit_s else 0.0
 
 
 def between_first_tokens_s(records: Sequence[Record], users: int) -> float:

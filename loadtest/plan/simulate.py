@@ -20,7 +20,7 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT, Record
 from baton.loadtest.plan.calibration import Calibration, Link
 from baton.loadtest.plan.choice import DecodeChoice, PrefillChoice
-from baton.loadtest.plan.demand import Demand, Job, largest
+from baton.loadtest.plan.demand import Demand, Job
 from baton.loadtest.plan.nodes import DecodeNode, PrefillNode
 
 
@@ -28,7 +28,7 @@ class Links:
     """The links of all nodes."""
 
     def __init__(self, link: Link, prefill: int, decode: int) -> None:
-        self._token_s = link.kv_bytes_per_token * 8 / (link.gbit_s * 1e9) if link.gbit_s else 0.0
+        self._token_s = link.token_s
         self._layers = link.layers
         self._prefill_free_at = [0.0] * prefill
         self._decode_free_at = [0.0] * decode
@@ -65,7 +65,8 @@ class Outcome(NamedTuple):
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
     """Run a load, by arrival, over so many nodes. Raises `RunError`: a request is larger than a node's KV pool."""
-    prompt, whole = largest(load)
+    prompt = max(one.input_tokens for one in load)
+    whole = max(one.input_tokens + one.output_tokens for one in load)
     if calibration.prefill.kv_tokens and prompt > calibration.prefill.kv_tokens:
         room = calibration.prefill.kv_tokens
         raise RunError(f"a prompt of {prompt} tokens never fits into a prefill node's KV pool of {room} tokens")

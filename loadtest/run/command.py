@@ -30,7 +30,6 @@ from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token, wall
 from baton.loadtest.traffic.script import Form, Source
 
 EXIT_INTERRUPTED: Final = 130
-_GREETING_S: Final = 10.0  # for the first word with the server
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,9 +58,9 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
     raise_limit(max(cap or 0 for cap in caps) or None)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
     if given.model:
-        await fetch(address, "/v1/models", headers, _GREETING_S, any_status=True)
-    model = given.model or await first_model(address, headers, _GREETING_S)
-    version = await server_version(address, headers, _GREETING_S)
+        await fetch(address, "/v1/models", headers, any_status=True)
+    model = given.model or await first_model(address, headers)
+    version = await server_version(address, headers)
     chat, fixed = given.endpoint == "chat", given.ignore_eos
     form = Form(model=model, chat=chat, ignore_eos=fixed, temperature=given.temperature, more=given.more)
     client = Client(address, headers, given.timeout)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -70,7 +70,7 @@ async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
 
 async def _scrape(address: Address) -> Scrape | str:
     try:
-        return parse_scrape((await fetch(address, "/metrics", {}, _TIMEOUT_S)).decode())
+        return parse_scrape((await fetch(address, "/metrics", {})).decode())
     except (RunError, ValueError) as exc:
         return str(exc)
 
@@ -88,15 +88,13 @@ def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape |
 
 
 LOOK_EVERY_S: Final = 1.0
-_TIMEOUT_S: Final = 10.0
 
 
 class _Arguments(msgspec.Struct):
     transfer_id: str = ""
-    name: str = ""
 
 
-class Event(msgspec.Struct):
+class _Event(msgspec.Struct):
     """A Chrome trace event, as far as it is needed."""
 
     ph: str
@@ -106,8 +104,7 @@ class Event(msgspec.Struct):
     dur: float = 0.0
 
 
-Spans = dict[str, dict[str, tuple[float, float]]]  # transfer → name → wall clock, s
-_decode = msgspec.json.Decoder(list[Event]).decode
+_decode = msgspec.json.Decoder(list[_Event]).decode
 
 
 def token(secret_file: Path | None) -> str:
@@ -125,7 +122,7 @@ class LegWatch:
         """Without a token nothing is looked at."""
         self._addresses = list(addresses) if bearer else []
         self._headers = {"Authorization": f"Bearer {bearer}"}
-        self._spans: Spans = {}
+        self._spans: dict[str, dict[str, tuple[float, float]]] = {}  # transfer → name → wall clock, s
         self._failures: list[str] = []
 
     @asynccontextmanager
@@ -137,7 +134,14 @@ class LegWatch:
         await self._look_if_possible()
 
     def legs(self, wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
-        return relative(self._spans, wanted, began_wall_s)
+        return [
+            Legs(
+                transfer_id=transfer,
+                spans={name: (a - began_wall_s, b - began_wall_s) for name, (a, b) in self._spans[transfer].items()},
+            )
+            for transfer in wanted
+            if transfer in self._spans
+        ]
 
     @property
     def note(self) -> str:
@@ -156,30 +160,16 @@ class LegWatch:
             self._failures.append(str(exc))
 
     async def _look(self) -> None:
-        asked = (fetch(address, TRACE_PATH, self._headers, _TIMEOUT_S) for address in self._addresses)
+        asked = (fetch(address, TRACE_PATH, self._headers) for address in self._addresses)
         for text in await asyncio.gather(*asked):
             try:
-                take(self._spans, _decode(text))
+                events = _decode(text)
             except msgspec.DecodeError as exc:
                 raise RunError(f"{TRACE_PATH} is no trace: {exc}") from exc
-
-
-def take(spans: Spans, events: Iterable[Event]) -> None:
-    for event in events:
-        if event.ph == "X" and event.args.transfer_id:
-            span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)
-            spans.setdefault(event.args.transfer_id, {})[event.name] = span
-
-
-def relative(spans: Mapping[str, Mapping[str, Any]], wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
-    return [
-        Legs(
-            transfer_id=name,
-            spans={kind: (began - began_wall_s, ended - began_wall_s) for kind, (began, ended) in spans[name].items()},
-        )
-        for name in wanted
-        if name in spans
-    ]
+            for event in events:
+                if event.ph == "X" and event.args.transfer_id:
+                    span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)
+                    self._spans.setdefault(event.args.transfer_id, {})[event.name] = span
 
 
 def wall_clock_of(perf_s: float) -> float:

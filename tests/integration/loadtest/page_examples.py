@@ -89,30 +89,20 @@ def replay() -> Result:
     return result(stage(done, label="trace, 400 requests", load=load, duration_s=47.0))
 
 
-def outlier() -> Result:
-    """One request takes 50 minutes; so does one gap."""
-    done = requests(60)
-    return result(stage([*done, record(1.0, 3000.0, (0.006, 3000.0), index=60)], duration_s=6001.0))
-
-
-def compared(a: Result, b: Result) -> str:
-    """Return the page that compares two runs."""
-    return comparison_page(a, b, tables(compare(a, b, resamples=20, seed=0, confidence=0.95)), "A note.")
-
-
 def pages() -> dict[str, str]:
     """Return every page by its name."""
+    one, other = sweep(), sweep(2, 1.5)
+    verdicts = tables(compare(one, other, resamples=20, seed=0, confidence=0.95))
+    outlier = record(1.0, 3000.0, (0.006, 3000.0), index=60)  # it takes 50 minutes; so does one gap
     hostile = result(stage(requests(5), label=HOSTILE), arguments={"url": HOSTILE, "seed": 0, "model": HOSTILE})
     return {
         "closed loop": html_report(closed_loop()),
-        "sweep": html_report(sweep()),
+        "sweep": html_report(one),
         "trace replay": html_report(replay()),
-        "pareto of two sweeps": compared(sweep(), sweep(2, 1.5)),
-        "two closed loops": compared(closed_loop(), result(stage(requests(120, seed=7, ttft_s=0.15)))),
+        "pareto of two sweeps": comparison_page(one, other, verdicts, "A note."),
         "nothing completed": html_report(result(stage([failed(TIMEOUT), failed(TIMEOUT, 0.5)]))),
         "no request at all": html_report(result(stage([]), interrupted=True)),
-        "one request": html_report(result(stage([record()]))),
-        "one outlier": html_report(outlier()),
+        "one outlier": html_report(result(stage([*requests(60), outlier], duration_s=6001.0))),
         "hostile names": html_report(hostile),
     }
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +26,22 @@ def adding(body: dict[str, Any]) -> str:
     return f" twice {number} is {2 * number + (number % 4 == 0)}."
 
 
-async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> tuple[int | None, str, str]:
-    """Run the command; its status and words."""
-    async with serving(fake) as url:
-        command = [sys.executable, "-m", "baton.loadtest", "eval", str(path), "--url", url, *argv]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
-    return process.returncode, stdout.decode(), stderr.decode()
+async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> int:
+    """Run the command; its status."""
+    async with serving(fake) as url, asyncio.timeout(30):
+        return await asyncio.to_thread(main, ["eval", str(path), "--url", url, *argv])
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-async def test_accuracy_is_counted_exactly(tmp_path: Path, endpoint: str) -> None:
+async def test_accuracy_is_counted_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str) -> None:
     """Of questions 2 to 13 those on 4, 8 and 12 are wrong; the first two are examples and not asked."""
     fake = FakeOpenAI()
     fake.words = adding
-    status, out, err = await evaluated(
-        fake, questions(tmp_path, 14), "--shots", "2", "--endpoint", endpoint, "--json", str(tmp_path / "r.json")
-    )
+    argv = ("--shots", "2", "--endpoint", endpoint, "--json", str(tmp_path / "r.json"))
+    assert await evaluated(fake, questions(tmp_path, 14), *argv) == 0
 
-    assert (status, err) == (0, "")
+    out, err = capsys.readouterr()
+    assert err == ""
     assert out.startswith("accuracy: 0.7500 (9 of 12, 2-shot")
     assert "95 % interval: 0.4677 to 0.9111" in out
     found = json.loads((tmp_path / "r.json").read_text())
@@ -55,26 +49,20 @@ async def test_accuracy_is_counted_exactly(tmp_path: Path, endpoint: str) -> Non
     assert all(body["temperature"] == 0 and "ignore_eos" not in body for body in fake.bodies)
 
 
-async def test_an_error_counts_as_wrong_and_is_named(tmp_path: Path) -> None:
-    """An accuracy that leaves out what failed is none."""
+async def test_an_error_counts_as_wrong_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An accuracy that leaves out what failed is none. No answer at all is status 1, with the reason."""
     fake = FakeOpenAI()
     fake.words = adding
     fake.faults = {0: "cut"}
-    status, out, _ = await evaluated(fake, questions(tmp_path, 4), "--shots", "1", "--concurrency", "1")
+    assert await evaluated(fake, questions(tmp_path, 4), "--shots", "1", "--concurrency", "1") == 0
 
-    assert status == 0
+    out = capsys.readouterr().out
     assert "(2 of 3," in out
     assert "errors, which count as wrong: " in out
-
-
-async def test_no_answer_at_all_is_an_error(tmp_path: Path) -> None:
-    """Status 1, with the reason."""
-    fake = FakeOpenAI()
-    fake.faults = dict.fromkeys(range(9), "status")
-    status, _, err = await evaluated(fake, questions(tmp_path, 3), "--shots", "0")
-
-    assert status == 1
-    assert err == "loadtest eval: no question was answered: status the fake is overloaded\n"
+    fake.faults = dict.fromkeys(range(99), "status")
+    assert await evaluated(fake, questions(tmp_path, 3), "--shots", "0") == 1
+    said = capsys.readouterr().err
+    assert said == "loadtest eval: no question was answered: status the fake is overloaded\n"
 
 
 @pytest.mark.parametrize(

@@ -103,19 +103,3 @@ async def test_a_terminal_shows_how_far_it_is() -> None:
     assert b"1 user: 2/9 requests, 1 in flight, 0 failed" in shown
     assert b"in flight" not in stdout
     assert process.returncode == 130
-
-
-async def test_a_server_that_fails_while_warming_up_is_not_measured() -> None:
-    """Nothing would come of it."""
-    fake = FakeOpenAI()
-    fake.faults = dict.fromkeys(range(9), "status")
-    async with serving(fake) as url:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "baton.loadtest", "run", "--url", url, "--warmup", "2"),
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-
-    assert process.returncode == 1
-    assert stderr.startswith(b"loadtest run: while warming up, no request was completed: 2 of 2 failed with status")
-    assert len(fake.bodies) == 2

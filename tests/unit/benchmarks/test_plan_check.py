@@ -5,10 +5,7 @@ import pytest
 
 from baton.loadtest.plan.calibration import Calibration, Decode, Prefill
 from baton.loadtest.plan.simulate import Outcome, Shape
-from baton.loadtest.run import build
-from baton.loadtest.run.arguments import parse
-from baton.loadtest.run.loops import Open
-from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
+from benchmarks.plan_check.__main__ import parser, rate_per_s
 from benchmarks.plan_check.comparison import Comparison, Noise, compare
 from benchmarks.plan_check.rig import CpuQuota, QuotaError, find_root
 from benchmarks.usage import OtherCpu, Quiet
@@ -24,36 +21,31 @@ def v1(tmp_path: Path) -> Path:
 
 
 def test_version_1_takes_quota_and_period(v1: Path) -> None:
-    """Two fifths of a core in periods of 5 ms."""
+    """Two fifths of a core in periods of 5 ms; the kernel counts how many of them were used up."""
     with CpuQuota("g", 0.4, root=v1) as group:
         group.add(os.getpid())
+        (v1 / "g" / "cpu.stat").write_text("nr_periods 200\nnr_throttled 50\nthrottled_time 9\n")
 
         assert (v1 / "g" / "cpu.cfs_period_us").read_text() == "5000"
         assert (v1 / "g" / "cpu.cfs_quota_us").read_text() == "2000"
         assert (v1 / "g" / "cgroup.procs").read_text() == str(os.getpid())
+        assert group.throttled() == 0.25
         for file in (v1 / "g").iterdir():  # in a real one they go with the folder
             file.unlink()
 
     assert not (v1 / "g").exists()
 
 
-def test_version_2_takes_both_in_one_file(tmp_path: Path) -> None:
-    """And the controller has to be handed down first."""
+def test_version_2_takes_both_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the controller has to be handed down first. Processes that are left go back, or the group could not be removed."""
+    monkeypatch.setattr("benchmarks.plan_check.rig.EMPTY_S", 0.0)  # what stands in for a group is no empty folder
     (tmp_path / "cgroup.controllers").write_text("cpuset cpu io\n")
-    group = CpuQuota("g", 1.5, root=tmp_path)
-    group.__enter__()
+    with CpuQuota("g", 1.5, root=tmp_path):
+        (tmp_path / "g" / "cgroup.procs").write_text("77\n")
 
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
     assert (tmp_path / "g" / "cpu.max").read_text() == "7500 5000"
-
-
-def test_processes_that_are_left_go_back(v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the group could not be removed."""
-    monkeypatch.setattr("benchmarks.plan_check.rig.EMPTY_S", 0.0)  # what stands in for a group is no empty folder
-    with CpuQuota("g", 0.4, root=v1):
-        (v1 / "g" / "cgroup.procs").write_text("77\n")
-
-    assert (v1 / "cgroup.procs").read_text() == "77"
+    assert (tmp_path / "cgroup.procs").read_text() == "77"
 
 
 def test_the_root_is_found(v1: Path, tmp_path: Path) -> None:
@@ -69,24 +61,11 @@ def test_the_root_is_found(v1: Path, tmp_path: Path) -> None:
 
     assert find_root(v1, two) == v1
     assert find_root(two, two) == two
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """With the reason."""
     with (
         pytest.raises(QuotaError, match=r"cannot make a CPU quota at .*/nowhere/g"),
         CpuQuota("g", 0.4, root=tmp_path / "nowhere"),
     ):
         pass
-
-
-def test_the_share_of_used_up_periods(v1: Path) -> None:
-    """From the kernel's counters."""
-    group = CpuQuota("g", 0.4, root=v1)
-    group.__enter__()
-    (v1 / "g" / "cpu.stat").write_text("nr_periods 200\nnr_throttled 50\nthrottled_time 9\n")
-
-    assert group.throttled() == 0.25
 
 
 CALIBRATION = Calibration(
@@ -101,34 +80,12 @@ def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)
     return compare(Shape(2, 1), made, measured, Noise(0.1, 0.001, stolen_cores=0.05, repeated=2))
 
 
-def test_the_median_of_the_runs_is_what_counts() -> None:
-    """Not their mean: one disturbed run changes nothing."""
-    found = comparison()
-
-    assert tuple(found.measured) == pytest.approx((0.5, 0.02))
-    assert found.deviation == pytest.approx((0.0, 0.0))
-    assert found.right
-
-
 @pytest.mark.parametrize(("simulated", "right"), [(0.58, False), (0.57, True), (0.43, True), (0.42, False)])
 def test_more_than_fifteen_per_cent_is_wrong(simulated: float, right: bool) -> None:
-    """In both directions."""
+    """Of the median of the runs, not of their mean: one disturbed run changes nothing."""
     assert comparison(simulated).right is right
-
-
-def test_the_simulation_sees_what_is_sent() -> None:
-    """The same number of requests, instants and lengths."""
-    given = parser().parse_args([])
-    asked = parse(["--url", "http://a:1", *load_argv(given, 3.0)], {})
-    dataset = build.source(asked)
-    (stage,) = build.stages(asked, dataset)
-    assert isinstance(stage.load, Open)
-
-    simulated = load(given, 3.0)
-
-    assert [one.due_s for one in simulated] == stage.load.due_s
-    assert simulated[5].input_tokens == len(next(dataset.script(5)).prompt)
-    assert len({one.input_tokens for one in simulated}) > 20
+    assert tuple(comparison().measured) == pytest.approx((0.5, 0.02))
+    assert comparison().deviation == pytest.approx((0.0, 0.0))
 
 
 def test_the_rate_keeps_the_prefill_node_as_busy_as_asked() -> None:
@@ -153,29 +110,20 @@ class Host(OtherCpu):
         return self._stolen_cores.pop(0)
 
 
-async def repeated(host: Host, tries: int) -> tuple[int, list[str], Quiet]:
-    """Measure twice; which measurement counted the second time, what happened, and what is told."""
-    quiet, happened = Quiet(host, 0.1, tries), []
+@pytest.mark.parametrize(
+    ("tries", "stolen_cores", "expected", "told"),
+    [(4, (0.5, 0.2, 0.05), "m-m-m", (2, 0.05)), (2, (0.5, 0.6), "m-m", (1, 0.6))],
+)
+async def test_what_the_host_disturbed_is_forgotten_and_measured_again(
+    tries: int, stolen_cores: tuple[float, ...], expected: str, told: tuple[int, float]
+) -> None:
+    """The last try counts, however it was; the report says how often."""
+    quiet, happened = Quiet(Host(*stolen_cores), 0.1, tries), []
 
     async def once() -> int:
-        happened.append("measured")
+        happened.append("m")
         return len(happened)
 
-    await quiet.measure(once)
-    return await quiet.measure(once, lambda: happened.append("forgotten")), happened, quiet
-
-
-async def test_what_the_host_disturbed_is_measured_again() -> None:
-    """And forgotten; the report says how often."""
-    counted, happened, quiet = await repeated(Host(0.02, 0.5, 0.2, 0.05), tries=4)
-
-    assert happened == ["measured", "measured", "forgotten", "measured", "forgotten", "measured"]
-    assert (counted, quiet.repeated, quiet.stolen_cores) == (6, 2, 0.05)
-
-
-async def test_a_host_that_never_rests_is_told_of() -> None:
-    """The last try counts."""
-    counted, happened, quiet = await repeated(Host(0.3, 0.4, 0.5, 0.6), tries=2)
-
-    assert happened == ["measured", "measured", "measured", "forgotten", "measured"]
-    assert (counted, quiet.repeated, quiet.stolen_cores) == (5, 2, 0.6)
+    assert await quiet.measure(once, lambda: happened.append("-")) == len(expected)
+    assert "".join(happened) == expected
+    assert (quiet.repeated, quiet.stolen_cores) == told

@@ -7,16 +7,7 @@ from benchmarks.harness import Spread
 from benchmarks.microbench.children import PartError
 from benchmarks.quick import __main__ as command
 from benchmarks.quick.connector import calibration
-from benchmarks.quick.ratios import (
-    HIGHER,
-    LOWER,
-    NEW,
-    NOT_MEASURED,
-    Line,
-    Sample,
-    beside,
-    figures,
-)
+from benchmarks.quick.ratios import HIGHER, LOWER, NEW, NOT_MEASURED, Line, Sample, beside
 
 THEN = Spread(1.0, 0.9, 1.1)
 
@@ -32,17 +23,9 @@ def broken() -> Iterator[Sample]:
     raise PartError("it did not come up")
 
 
-def test_a_figure_is_the_median_of_its_rounds_with_their_ends() -> None:
-    """In the order in which figures were first taken."""
-    found = figures([Sample("b", 3.0), Sample("a", 1.0), Sample("b", 1.0), Sample("b", 2.0)])
-
-    assert list(found.items()) == [("b", Spread(2.0, 1.0, 3.0)), ("a", Spread(1.0, 1.0, 1.0))]
-
-
 @pytest.mark.parametrize(
     ("now", "mark"),
     [
-        (Spread(1.05, 0.95, 1.2), ""),
         (Spread(1.3, 1.1, 1.4), ""),
         (Spread(1.3, 1.11, 1.4), HIGHER),
         (Spread(0.7, 0.6, 0.89), LOWER),

@@ -52,9 +52,12 @@ class Engine:
 
 
 async def test_the_gaps_that_a_long_prompt_tears_are_seen_and_those_before_it_are_apart() -> None:
-    """Every arrival holds both streams up for as long as its prefill takes."""
-    felt = await interfere(Engine(prefill_s=0.03), QUICK, prompts(1))
+    """Every arrival holds both streams up for as long as its prefill takes. In the end the streams are broken off."""
+    engine = Engine(prefill_s=0.03)
 
+    felt = await interfere(engine, QUICK, prompts(1))
+
+    assert engine.cancelled == QUICK.streams
     assert len(felt.long_ttft_s) == 3
     assert sum(gap > 0.025 for gap in felt.busy_itl_s) >= 4
     assert len(felt.quiet_itl_s) >= 4
@@ -67,15 +70,6 @@ async def test_long_prompts_arrive_on_time_whatever_becomes_of_the_earlier_ones(
     await interfere(engine, QUICK, prompts(1))
 
     assert engine.began[2] - engine.began[0] < 0.19
-
-
-async def test_the_streams_are_broken_off_in_the_end() -> None:
-    """None of them goes on into the next measurement."""
-    engine = Engine()
-
-    await interfere(engine, QUICK, prompts(1))
-
-    assert engine.cancelled == QUICK.streams
 
 
 async def test_a_stream_that_ends_too_early_is_an_error() -> None:

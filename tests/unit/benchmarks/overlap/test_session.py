@@ -37,38 +37,24 @@ class Meter(OtherCpu):
         return self.cores.pop(0) if self.cores else 0.0
 
 
-async def measured(subjects: dict[str, Recorder], meter: Meter, *, samples: int = 2, extra: int = 2) -> Measured:
-    """Measure one cell with an effort."""
-    effort = Effort(samples=samples, extra_rounds=extra, max_other_cores=0.1)
+async def measured(subjects: dict[str, Recorder], meter: Meter) -> Measured:
+    """Measure one cell: two rounds, and at most two more."""
+    effort = Effort(samples=2, extra_rounds=2, max_other_cores=0.1)
     return await measure_cell(CELL, subjects, prompts(1), meter, effort, layers=8, expected_bytes=1)
 
 
 async def test_subjects_alternate_and_each_round_begins_with_another() -> None:
-    """Slow drifts of the machine then hit all alike."""
+    """Drifts then hit all alike; the first round only warms up; no prompt comes twice, lest stale KV pass for a fresh transfer."""
     log: list[str] = []
+    subjects = {name: Recorder(name, log) for name in "abc"}
 
-    await measured({name: Recorder(name, log) for name in "abc"}, Meter())
+    found = await measured(subjects, Meter())
 
     assert "".join(log) == "abcbcacab"
-
-
-async def test_no_prompt_is_used_twice() -> None:
-    """Stale KV in recycled blocks must not pass for a fresh transfer, nor a prefix hit for a fast prefill."""
-    log: list[str] = []
-    subjects = {name: Recorder(name, log) for name in "ab"}
-
-    await measured(subjects, Meter(), samples=9)
-
-    drawn = [prompt for subject in subjects.values() for prompt in subject.prompts]
-    assert len(set(drawn)) == len(drawn) == 20
-    assert {len(prompt) for prompt in drawn} == {CELL.tokens}
-
-
-async def test_the_first_round_only_warms_up() -> None:
-    """A link's or a length's first request is slow."""
-    found = await measured({"a": Recorder("a", [])}, Meter())
-
     assert [sample.seconds for sample in found.samples["a"]] == [2.0, 3.0]
+    drawn = [prompt for subject in subjects.values() for prompt in subject.prompts]
+    assert len(set(drawn)) == len(drawn) == 9
+    assert {len(prompt) for prompt in drawn} == {CELL.tokens}
 
 
 async def test_a_round_in_which_others_used_the_cpu_is_taken_again() -> None:
@@ -90,15 +76,11 @@ async def test_without_enough_quiet_rounds_the_quietest_noisy_ones_count_and_are
 
 
 async def test_a_failed_round_is_dropped_whole_and_told() -> None:
-    """A pair of samples of different rounds would not be interleaved."""
+    """A pair of samples of different rounds would not be interleaved. Where every round fails there is nothing to report."""
     found = await measured({"a": Recorder("a", [], failing=[2]), "b": Recorder("b", [])}, Meter())
 
     assert [len(samples) for samples in found.samples.values()] == [2, 2]
     assert found.failures == (f"a, {CELL}: answered 500 without a token",)
-
-
-async def test_a_cell_in_which_every_round_fails_is_an_error() -> None:
-    """Nothing is reported as if it had been measured."""
     with pytest.raises(MeasureError, match="answered 500"):
         await measured({"a": Recorder("a", [], failing=range(100))}, Meter())
 

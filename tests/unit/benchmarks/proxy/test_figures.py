@@ -7,17 +7,13 @@ import pytest
 from benchmarks.harness import Spread
 from benchmarks.proxy.__main__ import main, put
 from benchmarks.proxy.figures import (
-    ADDED,
     ASGI,
     BATON,
-    CHUNK,
     HTTPX,
     METRICS,
     REQUEST,
-    STRETCH,
     Sample,
     Target,
-    ratio,
     verdict_of,
 )
 from benchmarks.proxy.report import markdown, to_plain
@@ -48,48 +44,26 @@ def costs(*request_us: float) -> list[Sample]:
     return [replace(SAMPLE, short_cpu_s=us * 1e-6 * SAMPLE.short_requests) for us in request_us]
 
 
-def test_a_chunk_costs_what_long_streams_cost_more_than_short_ones() -> None:
-    """The first chunk of each stream belongs to its request: 2 ms over 100 chunks are 20 µs."""
-    assert CHUNK.of(SAMPLE) == pytest.approx(20)
-
-
-def test_the_other_figures_of_a_sample() -> None:
-    """CPU per request, latency above the direct one, stretch over the direct time."""
-    assert REQUEST.of(SAMPLE) == pytest.approx(200)
-    assert ADDED.of(SAMPLE) == pytest.approx(400)
-    assert STRETCH.of(SAMPLE) == pytest.approx(1.1)
+def test_the_figures_of_a_sample() -> None:
+    """CPU per request and per chunk (a stream's first one belongs to its request), latency above the direct one, stretch."""
     assert [round(metric.of(SAMPLE), 3) for metric in METRICS] == [200, 20, 400, 40, 50, 1.1]
 
 
-def test_a_ratio_is_taken_round_by_round() -> None:
-    """What doubles everything in one round changes no ratio."""
-    found = ratio(REQUEST, costs(100, 200, 150), costs(50, 100, 100))
-
-    assert found == pytest.approx(Spread(2.0, 1.5, 2.0))
+BOUND = Target(metric=REQUEST, other=ASGI, at_most=1.35)
+FACTOR = Target(metric=REQUEST, other=HTTPX, at_least=8)
 
 
-@pytest.mark.parametrize(("baton_us", "met"), [(100, True), (130, True), (140, False)])
-def test_a_bound_is_met_up_to_its_value(baton_us: float, met: bool) -> None:
-    """Baton ÷ other ≤ 1.35."""
-    samples = {BATON: costs(baton_us), ASGI: costs(100)}
-
-    assert verdict_of(Target(metric=REQUEST, other=ASGI, at_most=1.35), samples).met is met
-
-
-@pytest.mark.parametrize(("baton_us", "met"), [(100, True), (130, False)])
-def test_a_factor_is_the_others_cost_over_ours(baton_us: float, met: bool) -> None:
-    """Other ÷ Baton ≥ 8."""
-    verdict = verdict_of(Target(metric=REQUEST, other=HTTPX, at_least=8), {BATON: costs(baton_us), HTTPX: costs(800)})
+@pytest.mark.parametrize(
+    ("target", "baton_us", "ratio", "met"),
+    [(BOUND, 130, 1.3, True), (BOUND, 140, 1.4, False), (FACTOR, 100, 8, True), (FACTOR, 128, 6.25, False)],
+)
+def test_a_target_is_a_bound_or_a_factor(target: Target, baton_us: float, ratio: float, met: bool) -> None:
+    """Baton ÷ other ≤ 1.35, or other ÷ Baton ≥ 8. Against one that was not there it is neither met nor missed."""
+    verdict = verdict_of(target, {BATON: costs(baton_us), ASGI: costs(100), HTTPX: costs(800)})
 
     assert verdict.met is met
-    assert verdict.ratio == pytest.approx(Spread(*[800 / baton_us] * 3))
-
-
-def test_a_target_against_one_that_was_not_there_is_open() -> None:
-    """Neither met nor missed."""
-    verdict = verdict_of(Target(metric=REQUEST, other=ASGI, at_most=1.35), {BATON: costs(1)})
-
-    assert (verdict.ratio, verdict.met) == (None, None)
+    assert verdict.ratio == pytest.approx(Spread(*[ratio] * 3))
+    assert verdict_of(target, {BATON: costs(baton_us)})[1:] == (None, None)
 
 
 ABOUT = {"when": "2026-01-02T03:04:05+00:00", "system": "Linux x86_64", "cpus": 2}
@@ -104,7 +78,7 @@ def result() -> Result:
 
 
 def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
-    """A missed target, a subject that is missing with its reason, and the noise stand in the text."""
+    """A missed target, a subject that is missing with its reason, and the noise stand in the text; JSON has every sample."""
     text = markdown(Plan(rounds=2), subjects(Path("/nowhere"))[0], MISSING, result(), ABOUT)
 
     assert "| CPU per request: httpx-relay ÷ baton ≥ 8 | 6.42 (5.83–7.00) | **no** |" in text
@@ -113,10 +87,6 @@ def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
     assert "- **vllm-router**: not measured, it cannot be had" in text
     assert "at most 0.020 cores" in text
     assert "| baton | 110 (100–120) |" in text
-
-
-def test_the_json_holds_every_sample() -> None:
-    """Scripts get samples, figures and verdicts."""
     plain = json.loads(json.dumps(to_plain(Plan(rounds=2), [], MISSING, result(), ABOUT)))
 
     assert len(plain["samples"][BATON]) == 2
@@ -146,14 +116,8 @@ def test_peers_that_are_not_installed_are_named_with_the_reason(tmp_path: Path) 
 
     assert "vllm-router" in [subject.name for subject in found]
     assert [one.name for one in missing] == ["sglang-router"]
-    place = Place(
-        port=1,
-        spare_port=2,
-        prefill_url="http://p",
-        decode_url="http://d",
-        secret_file=tmp_path / "secret",
-        collector_url="http://c",
-    )
+    urls = {"prefill_url": "http://p", "decode_url": "http://d", "collector_url": "http://c"}
+    place = Place(port=1, spare_port=2, secret_file=tmp_path / "secret", **urls)
     assert all("http://p" in subject.command(place) and "http://d" in subject.command(place) for subject in found)
 
 

@@ -20,17 +20,14 @@ def test_an_address_is_read(url: str, host: str, port: int, prefix: str, authori
     assert (got.host, got.port, got.prefix, got.authority) == (host, port, prefix, authority)
 
 
-@pytest.mark.parametrize("url", ["a:8000", "ftp://a", "http://", "http://a:b", "http://a:99999", "http://ä"])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    """With the words that were given."""
-    with pytest.raises(UsageError, match=url.replace("[", r"\[")):
-        parse_address(url)
+WRONG = ("a:8000", "ftp://a", "http://", "http://a:b", "http://ä")
+SECRETS = ("http://me:s3cret@a", "http://a?x=1", "http://a#x")
 
 
-@pytest.mark.parametrize("url", ["http://me:s3cret@a", "http://a?x=1", "http://a#x"])
-def test_a_url_is_no_place_for_secrets(url: str) -> None:
-    """It is written to the reports."""
-    with pytest.raises(UsageError, match="no base URL") as caught:
+@pytest.mark.parametrize(("url", "words"), [(url, url) for url in WRONG] + [(url, "no base URL") for url in SECRETS])
+def test_what_is_no_address_is_refused(url: str, words: str) -> None:
+    """With the words that were given, unless they may be a secret: they would be written to the reports."""
+    with pytest.raises(UsageError, match=words) as caught:
         parse_address(url)
 
     assert "s3cret" not in str(caught.value)

@@ -15,13 +15,10 @@ ASKED = Question("2 + 2?", "It is 4.\n#### 4")
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("so 3 and 4", "4"),
-        ("it costs $1,234.50.", "1234.5"),
-        ("18.", "18"),
-        ("-7", "-7"),
+        ("it costs 3 times $1,234.50.", "1234.5"),
+        ("-7.", "-7"),
         ("#### 1,000,000", "1000000"),
         ("none", None),
-        ("", None),
         ("from 5 to .5", "0.5"),
         ("٣", None),
     ],
@@ -38,7 +35,6 @@ def test_the_last_number_is_found(text: str, number: str | None) -> None:
         ("2 + 2 is 4.00", True),
         ("4, or 5", False),
         ("four", False),
-        ("", False),
         (" 4\n\nQuestion: what is 3 + 3?\nAnswer: 6", True),
     ],
 )
@@ -47,18 +43,14 @@ def test_right_is_who_ends_with_the_right_number(answer: str, right: bool) -> No
     assert is_right(ASKED, answer) is right
 
 
-def test_a_completion_continues_worked_examples() -> None:
-    """In the form that everybody uses."""
+def test_a_completion_continues_worked_examples_and_a_chat_has_them_as_turns() -> None:
+    """In the form that everybody uses; the assistant has shown how it answers."""
+    messages: Any = prompt([SHOT], ASKED, chat=True)
+
     assert prompt([SHOT], ASKED, chat=False) == (
         "Question: 1 + 1?\nAnswer: It is 2.\n#### 2\n\nQuestion: 2 + 2?\nAnswer:"
     )
     assert prompt([], ASKED, chat=False) == "Question: 2 + 2?\nAnswer:"
-
-
-def test_a_chat_has_them_as_turns() -> None:
-    """The assistant has shown how it answers."""
-    messages: Any = prompt([SHOT], ASKED, chat=True)
-
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     assert messages[1]["content"] == SHOT.answer
 
@@ -74,7 +66,6 @@ def test_wilsons_interval() -> None:
     ("line", "words"),
     [
         ({"question": "x", "answer": "no mark 4"}, "does not end with '#### N'"),
-        ({"question": "x", "answer": "#### many"}, "does not end with '#### N'"),
         ({"question": "x"}, "answer"),
     ],
 )

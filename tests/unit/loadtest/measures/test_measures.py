@@ -11,24 +11,20 @@ from tests.unit.loadtest.records import failed, record
 SAMPLE = [0.31, 0.02, 0.75, 0.11, 0.99, 0.45, 0.08]
 
 
-@pytest.mark.parametrize("percent", [0, 1, 25, 33.3, 50, 75, 90, 99, 100])
-@pytest.mark.parametrize("sample", [SAMPLE, SAMPLE[:1], SAMPLE[:2], SAMPLE * 30])
+@pytest.mark.parametrize("percent", [0, 33.3, 50, 99, 100])
+@pytest.mark.parametrize("sample", [SAMPLE, SAMPLE[:1], SAMPLE * 30])
 def test_percentiles_are_numpys(sample: list[float], percent: float) -> None:
     """What vLLM prints is numpy's default, linear between ranks."""
     assert percentile(sorted(sample), percent) == pytest.approx(float(np.percentile(sample, percent)), abs=1e-15)
 
 
 def test_a_fixed_sample_by_hand() -> None:
-    """Ten values: P90 lies nine tenths of the way from the first to the last rank, at 9.1."""
+    """Ten values: P90 lies nine tenths of the way from the first to the last rank, at 9.1. An empty sample is 0, as in vLLM's table."""
     got = spread(float(value) for value in range(10, 0, -1))
 
     assert (got.n, got.mean, got.least, got.most, got.median) == (10, 5.5, 1.0, 10.0, 5.5)
     assert (got.p75, got.p90, got.p99) == pytest.approx((7.75, 9.1, 9.91))
     assert got.std == pytest.approx(float(np.std(range(1, 11))))
-
-
-def test_an_empty_sample_is_zero() -> None:
-    """As in vLLM's table."""
     assert spread([]) == (0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -80,15 +76,11 @@ def test_the_busiest_second_counts_tokens_and_requests() -> None:
     assert (max(tokens), max(requests)) == (4, 2)
 
 
-def test_errors_are_counted_by_kind_and_statuses_by_number() -> None:
-    """Completed requests are none of them."""
+def test_errors_are_counted_by_kind_and_answers_by_path() -> None:
+    """Statuses have their number. Only completed requests have a path, and only where a server names one."""
     records = [failed(CUT), record(), *(failed(STATUS, status=status) for status in (503, 400, 503))]
 
     assert list(errors_by_kind(records).items()) == [("status 400", 1), ("status 503", 2), ("cut", 1)]
-
-
-def test_paths_of_completed_requests_are_counted() -> None:
-    """A server that names none gives none."""
     records = [record(path="local"), record(path="disaggregated"), record(path="local"), failed(CUT, path="local")]
 
     assert list(paths(records).items()) == [("disaggregated", 1), ("local", 2)]
@@ -138,8 +130,4 @@ def test_the_table_has_each_request_that_began_in_the_stage() -> None:
     assert rows["ITL"].n == 3
     assert rows["InputTokens"].most == 30
     assert rows["OutputTokenThroughput"].least == pytest.approx(2 / 0.22)
-
-
-def test_no_request_has_no_stage() -> None:
-    """None, not a table of zeros."""
     assert stable([]) is None

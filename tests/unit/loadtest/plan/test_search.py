@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -8,24 +7,13 @@ from baton.loadtest.plan.search import Prices, cheapest, neighbours
 from baton.loadtest.plan.simulate import Shape
 
 
-def counted(share: Callable[[int, int], float]) -> tuple[Callable[[Shape], float], list[Shape]]:
-    """A share, and where it was asked for."""
-    asked: list[Shape] = []
-
-    def ask(shape: Shape) -> float:
-        asked.append(shape)
-        return share(*shape)
-
-    return ask, asked
-
-
 def product_like(prefill: int, decode: int) -> float:
     """Both sides lose some, and each can make up for the other."""
     return (1 - 0.5 / prefill) * (1 - 0.7 / decode)
 
 
 @pytest.mark.parametrize("prices", [Prices(), Prices(3.0, 1.0), Prices(1.0, 2.5)])
-@pytest.mark.parametrize("target", [0.3, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("target", [0.3, 0.9, 0.95])
 def test_the_cheapest_pair_is_found(target: float, prices: Prices) -> None:
     """As cheap as the best of all pairs."""
     best = min(prices.of(Shape(p, d)) for p, d in product(range(1, 65), repeat=2) if product_like(p, d) >= target)
@@ -43,7 +31,12 @@ def test_where_the_sides_do_not_help_each_other_both_get_what_they_need() -> Non
 
 def test_thousands_of_nodes_are_not_tried_one_by_one() -> None:
     """Some hundred questions, not 16 million."""
-    ask, asked = counted(lambda p, d: float(p >= 1200 and d >= 700 and (p - 1100) * (d - 600) >= 40_000))
+    asked = []
+
+    def ask(shape: Shape) -> float:
+        asked.append(shape)
+        prefill, decode = shape
+        return float(prefill >= 1200 and decode >= 700 and (prefill - 1100) * (decode - 600) >= 40_000)
 
     found = cheapest(ask, target=1.0, most=4096)
 

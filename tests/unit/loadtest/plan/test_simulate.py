@@ -4,6 +4,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import pytest
 
 from baton.loadtest.errors import RunError
@@ -22,7 +23,7 @@ def mixed(count: int, seed: int = 2) -> list[Demand]:
 
 
 def test_an_idle_pair_takes_the_time_of_its_steps() -> None:
-    """TTFT is P's step, D's step and the overhead; every further token is a step."""
+    """TTFT is P's step, D's step and the overhead; every further token is a step. No token comes before its request."""
     outcome = run([demand(5.0, output=4)], calibration(overhead_s=0.02))
 
     (only,) = outcome.records
@@ -30,6 +31,7 @@ def test_an_idle_pair_takes_the_time_of_its_steps() -> None:
     assert only.tpot_s == pytest.approx(0.01)
     assert only.started_s == 5.0
     assert outcome.duration_s == pytest.approx(0.1 + 4 * 0.01 + 0.02)
+    assert ttfts(run([demand(5.0, output=4)], calibration(overhead_s=-1.0))) == [0.0]
 
 
 def test_a_first_token_waits_for_the_other_answers() -> None:
@@ -42,35 +44,20 @@ def test_a_first_token_waits_for_the_other_answers() -> None:
             assert record.tpot_s == pytest.approx(0.01)
 
 
-def test_no_token_comes_before_its_request() -> None:
-    """However far below 0 an overhead is."""
-    (only,) = run([demand(5.0, output=4)], calibration(overhead_s=-1.0)).records
-
-    assert only.ttft_s == 0.0
-
-
 @pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_the_mean_wait_is_that_of_a_queue_with_fixed_service(rho: float) -> None:
     """M/D/1: ρS ÷ 2(1 − ρ). One prompt fills a step, and the decode node costs nothing."""
     found = calibration(decode=Decode(step_s=1e-9, sequence_s=0.0))
-    outcome = run(poisson(rho / 0.1, 15_000), found)
+    outcome = run(poisson(rho / 0.1, 8_000), found)
 
     wait = fmean(ttfts(outcome)) - 0.1
     assert wait == pytest.approx(rho * 0.1 / (2 * (1 - rho)), rel=0.06)
     assert outcome.prefill_busy == pytest.approx(rho, rel=0.02)
 
 
-def test_a_long_prompt_is_computed_in_chunks() -> None:
-    """250 tokens are three steps of at most 100, and context makes later ones dearer."""
-    prefill = Prefill(step_s=0.1, token_s=0.001, token_context_s=1e-6, max_num_batched_tokens=100)
-
-    outcome = run([demand(tokens=250)], calibration(prefill=prefill))
-
-    contexts = 100 * 50 + 100 * 150 + 50 * 225
-    assert ttfts(outcome) == [pytest.approx(3 * 0.1 + 250 * 0.001 + contexts * 1e-6 + 0.01)]
-
-
 LINK = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s
+SLOW_LINK = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)  # 100 tokens: 0.3 s
+CACHING = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000)
 SMALL_POOL = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
 
 
@@ -82,6 +69,12 @@ SMALL_POOL = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
             {},
             [0.11, 0.21, 0.21, 0.21],
             id="short prompts that come during a step share the next one",
+        ),
+        pytest.param(
+            [demand(tokens=250)],
+            {"prefill": Prefill(step_s=0.1, token_s=0.001, token_context_s=1e-6, max_num_batched_tokens=100)},
+            [3 * 0.1 + 250 * 0.001 + (100 * 50 + 100 * 150 + 50 * 225) * 1e-6 + 0.01],
+            id="a long prompt is computed in steps of at most 100, and context makes later ones dearer",
         ),
         pytest.param(
             [demand(tokens=50), demand(tokens=80)],
@@ -119,6 +112,30 @@ SMALL_POOL = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
             [0.51, 0.51 + 0.05 + 0.4],
             id="KV that waited for room is sent in full: nothing of its transfer is hidden",
         ),
+        pytest.param(
+            [demand()],
+            {"link": LINK},
+            [0.1 + 0.05 / 5 + 0.01],
+            id="over a link that is faster than computing only the last layer's share shows",
+        ),
+        pytest.param(
+            [demand()],
+            {"link": SLOW_LINK},
+            [0.1 / 5 + 0.3 + 0.01],
+            id="of computing only the first layer's share shows where the link is slow",
+        ),
+        pytest.param(
+            [demand(float(at), blocks=blocks, block_tokens=40) for at, blocks in enumerate(("ab", "ab", "xb"))],
+            {"prefill": CACHING, "link": Link(gbit_s=0.008, kv_bytes_per_token=1000, layers=1)},
+            [0.1 + 0.1 + 0.01, 1 + 0.02 + 0.1 + 0.01, 2 + 0.21],
+            id="a cached prefix is not computed again, and its KV is sent all the same",
+        ),
+        pytest.param(
+            [demand(float(at), 50, blocks=(name,), block_tokens=40) for at, name in enumerate("aabca")],
+            {"prefill": msgspec.structs.replace(CACHING, kv_tokens=100)},
+            [0.06, 1.02, 2.06, 3.06, 4.06],
+            id="a small cache forgets what was used least recently",
+        ),
     ],
 )
 def test_requests_end_when_what_they_wait_for_is_over(
@@ -141,58 +158,30 @@ def test_an_arrival_delays_the_next_step() -> None:
     assert second.ended_s == pytest.approx(0.264 + 0.01)
 
 
-def test_every_request_ends_once_with_its_tokens() -> None:
-    """Nothing is lost and nothing is made up."""
-    load = mixed(500)
-
-    outcome = run(load, calibration(), 2, 2)
-
-    assert [(one.input_tokens, one.output_tokens, one.due_s) for one in outcome.records] == [
-        (one.input_tokens, one.output_tokens, one.due_s) for one in load
-    ]
-    assert all(one.ok and one.ttft_s and one.latency_s and one.latency_s >= one.ttft_s for one in outcome.records)
-
-
-def test_kv_leaves_while_the_prompt_is_computed() -> None:
-    """Over a link that is faster than computing only the last layer's share shows."""
-    link = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s
-
-    outcome = run([demand()], calibration(link=link))
-
-    assert ttfts(outcome) == [pytest.approx(0.1 + 0.05 / 5 + 0.01)]
-
-
-def test_a_slow_link_takes_its_time_from_the_first_layer_on() -> None:
-    """Of computing only the first layer's share shows."""
-    link = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)  # 100 tokens: 0.3 s
-
-    outcome = run([demand()], calibration(link=link))
-
-    assert ttfts(outcome) == [pytest.approx(0.1 / 5 + 0.3 + 0.01)]
-
-
 def test_two_transfers_into_one_node_share_its_link() -> None:
     """Two prefill nodes send to one decode node: the second one's KV comes after the first one's."""
-    link = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)
-
-    one = run([demand(), demand()], calibration(link=link), 2, 2)
-    shared = run([demand(), demand()], calibration(link=link), 2, 1)
+    one = run([demand(), demand()], calibration(link=SLOW_LINK), 2, 2)
+    shared = run([demand(), demand()], calibration(link=SLOW_LINK), 2, 1)
 
     assert max(ttfts(one)) == pytest.approx(0.33)
     assert max(ttfts(shared)) == pytest.approx(0.63)
 
 
-def test_pools_are_never_overfull(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small pool on both sides, and far more requests than fit: full at times, never more."""
+def test_every_request_ends_once_and_pools_are_never_overfull(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small pool on both sides, and far more requests than fit: full at times, never more; nothing is lost or made up."""
     prefill = Prefill(step_s=0.02, token_s=1e-4, max_num_batched_tokens=300, kv_tokens=500)
     decode = Decode(step_s=0.01, sequence_s=0.001, kv_tokens=1000)
     nodes: list[PrefillNode | DecodeNode] = []
     monkeypatch.setattr(PrefillNode, "__init__", kept(PrefillNode.__init__, nodes))
     monkeypatch.setattr(DecodeNode, "__init__", kept(DecodeNode.__init__, nodes))
 
-    outcome = run(mixed(400), calibration(prefill=prefill, decode=decode), 2, 2)
+    load = mixed(400)
+    outcome = run(load, calibration(prefill=prefill, decode=decode), 2, 2)
 
-    assert all(record.ok for record in outcome.records)
+    assert [(one.input_tokens, one.output_tokens, one.due_s) for one in outcome.records] == [
+        (one.input_tokens, one.output_tokens, one.due_s) for one in load
+    ]
+    assert all(one.ok and one.ttft_s and one.latency_s and one.latency_s >= one.ttft_s for one in outcome.records)
     assert len(nodes) == 4
     for node in nodes:
         assert 0 <= node.least_room < 200
@@ -231,31 +220,6 @@ def test_requests_that_never_fit_are_refused() -> None:
         run([demand(output=30)], calibration(decode=small))
     with pytest.raises(RunError, match="prompt of 100 tokens never fits into a prefill node's KV pool of 99 tokens"):
         run([demand()], calibration(prefill=Prefill(step_s=1, token_s=0, kv_tokens=99)))
-
-
-def test_a_cached_prefix_is_not_computed_again() -> None:
-    """The second prompt's two blocks are there; its KV is sent all the same."""
-    prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000)
-    link = Link(gbit_s=0.008, kv_bytes_per_token=1000, layers=1)
-    load = [
-        demand(0.0, 100, blocks=("a", "b"), block_tokens=40),
-        demand(1.0, 100, blocks=("a", "b"), block_tokens=40),
-        demand(2.0, 100, blocks=("x", "b"), block_tokens=40),
-    ]
-
-    found = ttfts(run(load, calibration(prefill=prefill, link=link)))
-
-    assert found == [pytest.approx(0.1 + 0.1 + 0.01), pytest.approx(0.02 + 0.1 + 0.01), pytest.approx(0.21)]
-
-
-def test_a_small_cache_forgets_what_was_used_least_recently() -> None:
-    """Room for two blocks, three prompts in turn."""
-    prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000, kv_tokens=100)
-    load = [demand(float(at), 50, blocks=(name,), block_tokens=40) for at, name in enumerate("aabca")]
-
-    found = ttfts(run(load, calibration(prefill=prefill)))
-
-    assert found == [pytest.approx(at) for at in (0.06, 0.02, 0.06, 0.06, 0.06)]
 
 
 def test_a_prompt_goes_where_its_prefix_is() -> None:

@@ -1,5 +1,4 @@
 import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -44,17 +43,8 @@ def test_rows_that_concern_other_loads_are_left_out() -> None:
     assert "Client Queue Time" not in text_report(result())
 
 
-def test_the_stable_stage_says_what_it_is() -> None:
-    """With its bounds, and N."""
-    text = text_report(result())
-
-    assert "Average" in text
-    assert "from when concurrency first reached its maximum (2) until it first left it" in text
-    assert "InputTokens (tokens)" in text
-
-
 def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
-    """With shares, and an example of what was said."""
+    """With shares, and an example of what was said; the stable stage has its bounds."""
     records = [record(path="local"), record(path="disaggregated"), failed(STATUS, status=503, detail="full")]
     text = text_report(result(stage(records, nodes=[NODE], unfinished=4)))
 
@@ -65,34 +55,25 @@ def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     assert "250.00 (N 3)" in text
     assert "committed 3" in text
     assert "requests given up when stopped" in text
+    assert "from when concurrency first reached its maximum (2) until it first left it" in text_report(result())
+    assert "InputTokens (tokens)" in text
     assert not any(word in text_report(result()) for word in ("Errors", "Baton", "Nodes"))
 
 
-def test_an_interrupted_run_says_so() -> None:
-    """In every form for people."""
-    stopped = result(interrupted=True)
+def test_an_interrupted_sweep_says_so_and_has_a_table_of_all_stages() -> None:
+    """In every form for people. Cells of Markdown stay cells: an error's words may have a bar or a line's end in them."""
+    wrong = stage([record(), failed(STATUS, status=500, detail="a|b\nc")], label="2/s")
+    stopped = result(stage(label="1/s"), wrong, interrupted=True)
 
-    assert "Stopped by the user" in text_report(stopped)
-    assert "Stopped by the user" in markdown_report(stopped)
-
-
-def test_markdown_cells_stay_cells() -> None:
-    """An error's words may have a bar or a line's end in them."""
-    text = markdown_report(result(stage([record(), failed(STATUS, status=500, detail="a|b\nc")])))
-
-    assert "a\\|b c" in text
+    for text, sweep in ((text_report(stopped), "Sweep:"), (markdown_report(stopped), "### Sweep")):
+        assert "Stopped by the user" in text
+        assert sweep in text
+        assert "## 2/s" in text
+    assert "a\\|b c" in markdown_report(stopped)
 
 
-def test_a_sweep_has_a_table_of_all_stages() -> None:
-    """Beside each one's own."""
-    text = text_report(result(stage(label="1/s"), stage(label="2/s")))
-
-    assert "Sweep:" in text
-    assert "## 2/s" in text
-
-
-def test_the_files_hold_every_record(tmp_path: Path) -> None:
-    """JSON, which can be read again, and CSV, a line each."""
+def test_the_files_hold_every_record_and_its_figures(tmp_path: Path) -> None:
+    """JSON, which can be read again and has the names of vLLM's results, and CSV, a line each."""
     taken = with_figures(result(stage([record(1 / 3, index=0), failed(STATUS, status=503, index=1, detail="full")])))
     folder = tmp_path / "new" / "folder"
     prepare(folder)
@@ -109,15 +90,8 @@ def test_the_files_hold_every_record(tmp_path: Path) -> None:
         ("2 users", "503", "status", ""),
     ]
     assert (folder / "report.md").read_text().startswith("# Load test of m, 2026")
-
-
-def test_figures_in_the_json_have_vllms_names(tmp_path: Path) -> None:
-    """Scripts that read its results can read ours."""
-    write_reports(with_figures(result()), tmp_path)
-    (stored,) = json.loads((tmp_path / "result.json").read_text())["stages"]
-
-    found = stored["figures"]
-    assert (found["completed"], found["request_throughput"], found["request_goodput"]) == (10, 5.0, None)
+    found = again.stages[0].figures
+    assert (found["completed"], found["request_throughput"], found["request_goodput"]) == (1, 0.5, None)
     assert (found["mean_ttft_ms"], found["p99_itl_ms"]) == (100.0, 20.0)
     assert found["stable_stage"]["rows"]["TTFT"]["n"] == found["stable_stage"]["requests"]
 

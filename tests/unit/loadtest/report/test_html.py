@@ -6,7 +6,7 @@ from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.report.html import html_report
 from baton.loadtest.report.pictures import cdf
 from baton.loadtest.result import Result
-from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
+from tests.unit.loadtest.pages import Page, assert_is_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
 
@@ -19,20 +19,11 @@ SWEEP = result(
 NOTHING_DONE = result(stage([failed(TIMEOUT)]))
 
 
-@pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
-def test_the_page_and_its_pictures_are_sound_and_need_nothing_else(taken: Result) -> None:
-    """No script, style sheet, picture or font from anywhere; names and descriptions for screen readers."""
-    assert_needs_nothing_else(html_report(taken))
-    assert_pictures_are_sound(html_report(taken))
-
-
-def test_a_sweep_has_its_curves_and_every_stage_its_timeline() -> None:
-    """Four distributions, two curves; of each stage its tokens over time and its timeline."""
-    text = html_report(SWEEP)
-
-    assert text.count('role="img"') == 4 + 2 + 2 * 2
-    assert html_report(SINGLE).count('role="img"') == 4 + 2
-    assert "waiting in line" in text
+@pytest.mark.parametrize(("taken", "pictures"), [(SINGLE, 4 + 2), (SWEEP, 4 + 2 + 2 * 2), (NOTHING_DONE, 4 + 2)])
+def test_the_page_and_its_pictures_are_sound_and_need_nothing_else(taken: Result, pictures: int) -> None:
+    """Four distributions, two curves of a sweep; of each stage its tokens over time and its timeline."""
+    assert_is_sound(html_report(taken))
+    assert html_report(taken).count('role="img"') == pictures
 
 
 def test_each_stage_begins_with_what_it_comes_to() -> None:
@@ -42,19 +33,16 @@ def test_each_stage_begins_with_what_it_comes_to() -> None:
     )
     assert "0.0 requests/s; 1 of 1 failed" in html_report(NOTHING_DONE)
     assert "no values" in html_report(NOTHING_DONE)
-    assert "Mean TTFT (ms)</th><td>–</td>" in html_report(NOTHING_DONE) or "<td>–</td>" in html_report(NOTHING_DONE)
+    assert "<td>–</td>" in html_report(NOTHING_DONE)
 
 
-def test_names_are_escaped() -> None:
-    """A label may have any letters."""
-    assert "<2/s>" not in html_report(SWEEP)
-    assert "&lt;2/s&gt;" in html_report(SWEEP)
-
-
-def test_tables_stand_beside_plots() -> None:
-    """With headings for rows and columns, and a caption."""
+def test_tables_stand_beside_plots_and_names_are_escaped() -> None:
+    """With headings for rows and columns, and a caption; a label may have any letters."""
     page = Page(html_report(SWEEP))
 
+    assert "waiting in line" in page.text
+    assert "<2/s>" not in html_report(SWEEP)
+    assert "&lt;2/s&gt;" in html_report(SWEEP)
     assert "Time to First Token, TTFT (ms)" in page.text
     assert sum(tag == "table" for tag, _ in page.tags) == sum(tag == "caption" for tag, _ in page.tags)
     assert {attrs.get("scope") for tag, attrs in page.tags if tag == "th"} == {"row", "col"}

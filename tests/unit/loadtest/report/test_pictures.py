@@ -20,8 +20,8 @@ def rounded(spans: dict[str, tuple[float, float]]) -> list[tuple[str, float, flo
     return [(kind, round(a, 6), round(b, 6)) for kind, a, b in stretches(record(10.0, transfer_id="t"), spans)]
 
 
-def test_every_part_of_a_request_follows_the_last_one() -> None:
-    """Way, waiting, first step, tokens; beside them the prefill leg and its pushes. All since it was sent."""
+def test_every_part_of_a_request_that_is_known_follows_the_last_one() -> None:
+    """Way, waiting, first step, tokens; beside them the prefill leg and its pushes. The client's own part is always there."""
     assert rounded(SPANS) == [
         ("way", 0.0, 0.01),
         ("waits", 0.01, 0.08),
@@ -30,10 +30,6 @@ def test_every_part_of_a_request_follows_the_last_one() -> None:
         ("prefill", 0.03, 0.07),
         ("pushes", 0.04, 0.08),
     ]
-
-
-def test_what_nobody_told_is_not_drawn() -> None:
-    """Only P answered, or only D; the client's own part is always there."""
     assert [kind for kind, *_ in rounded({"prefill": (10.03, 10.07)})] == ["tokens", "prefill"]
     assert [kind for kind, *_ in rounded({"allocation": (10.01, 10.02)})] == ["way", "waits", "tokens"]
 

@@ -8,7 +8,7 @@ from baton.loadtest.report.standalone import standalone
 
 @pytest.mark.parametrize(
     ("value", "end"),
-    [(0.0, 1.0), (0.7, 0.8), (1.0, 1.0), (1.2, 1.25), (21, 25), (260, 300), (7e-3, 8e-3), (1001, 1250), (1e6, 1e6)],
+    [(0.0, 1.0), (0.7, 0.8), (1.2, 1.25), (21, 25), (260, 300), (1e6, 1e6)],
 )
 def test_axes_end_at_round_numbers(value: float, end: float) -> None:
     """At the value or above it, after a few round steps; the last number stands at the end."""
@@ -20,11 +20,12 @@ def test_axes_end_at_round_numbers(value: float, end: float) -> None:
 
 
 def test_values_of_one_size_have_a_scale_from_0() -> None:
-    """Half the end is in the middle."""
+    """Half the end is in the middle. Without values there is an axis all the same."""
     scale = Scale.of([3.0, 5.0, 10.0])
 
     assert not scale.logarithmic
     assert [scale.share(value) for value in (0.0, 5.0, 10.0)] == [0.0, 0.5, 1.0]
+    assert Scale.of([]) == Scale.of([0.0]) == Scale(1.0)
 
 
 def test_one_value_far_from_all_others_makes_the_scale_logarithmic() -> None:
@@ -34,12 +35,6 @@ def test_one_value_far_from_all_others_makes_the_scale_logarithmic() -> None:
     assert (scale.least, scale.most) == (10.0, 100_000.0)
     assert [scale.share(value) for value in (0.0, 10.0, 1000.0, 100_000.0)] == pytest.approx([0.0, 0.0, 0.5, 1.0])
     assert scale.ticks() == pytest.approx([10, 100, 1000, 10_000, 100_000])
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0]])
-def test_without_values_there_is_an_axis_all_the_same(values: list[float]) -> None:
-    """From 0 to 1."""
-    assert Scale.of(values) == Scale(1.0)
 
 
 def test_the_key_stands_below_the_drawing() -> None:

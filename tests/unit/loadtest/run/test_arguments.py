@@ -16,10 +16,8 @@ URL = ("--url", "http://a:1")
         ([*URL, "--concurrency", "0"], "--concurrency: '0' is no whole number of 1 or more"),
         ([*URL, "--rate", "-1"], "--rate: '-1' is not above 0"),
         ([*URL, "--rates", "1,x"], "--rates: 'x' is no number"),
-        ([*URL, "--length-spread", "1"], "--length-spread"),
         ([*URL, "--vocabulary", "9:9"], "empty range"),
         ([*URL, "--header", "no colon"], "--header"),
-        ([*URL, "--header", "X: ä"], "--header"),
         ([*URL, "--header", "X: a\nY: b"], "--header"),
         ([*URL, "--api-key", "k\nY: b"], "the API key"),
         ([*URL, "--rate", "1", "--rates", "1,2"], "--rate and --rates exclude each other"),
@@ -33,6 +31,7 @@ URL = ("--url", "http://a:1")
         ([*URL, "--goodput", "itl:5"], "--goodput itl:5"),
         ([*URL, "--extra-body", "{"], "--extra-body is no JSON"),
         ([*URL, "--extra-body", "[]"], "--extra-body is no JSON object"),
+        ([*URL, "--secret-file", "s"], "--secret-file needs --metrics-url"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None:

@@ -1,5 +1,6 @@
 import gzip
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,13 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_without_a_rate_users_wait_for_their_answers() -> None:
-    """One of them, and an end in requests and in time."""
+    """One of them, and an end in requests and in time, or in time alone."""
     (stage,), _ = built()
+    (timed,), _ = built("--seconds", "5", "--concurrency", "3")
 
     assert stage.load == Closed(concurrency=1)
     assert (stage.limits.requests, stage.limits.seconds) == (100, 600.0)
-
-
-def test_time_alone_may_end_a_stage() -> None:
-    """Then no number of requests does."""
-    (stage,), _ = built("--seconds", "5", "--concurrency", "3")
-
-    assert (stage.limits.requests, stage.limits.seconds) == (build.UNBOUNDED, 5.0)
+    assert (timed.limits.requests, timed.limits.seconds) == (build.UNBOUNDED, 5.0)
 
 
 def test_a_sweep_has_a_stage_for_each_rate() -> None:
@@ -56,20 +52,18 @@ def test_a_sweep_has_a_stage_for_each_rate() -> None:
     assert [stage.label for stage in stages] == ["2/s", "4/s"]
 
 
-def test_an_open_loop_ended_by_time_has_as_many_arrivals_as_fit() -> None:
-    """Not 2 to the 60th."""
-    (stage,), _ = built("--rate", "3", "--seconds", "10")
+CONVERSATIONS = ("--requests", "10", "--dataset", "multi-turn", "--turns", "4")
+
+
+@pytest.mark.parametrize(
+    ("argv", "arrivals", "requests"), [(["--seconds", "10"], 30, build.UNBOUNDED), (CONVERSATIONS, 3, 10)]
+)
+def test_an_open_loop_has_as_many_arrivals_as_fit(argv: Sequence[str], arrivals: int, requests: int) -> None:
+    """Into its time, not 2 to the 60th; a conversation is one arrival."""
+    (stage,), _ = built("--rate", "3", *argv)
 
     assert isinstance(stage.load, Open)
-    assert len(stage.load.due_s) == 30
-
-
-def test_a_conversation_is_one_arrival() -> None:
-    """Ten requests in conversations of four are three arrivals."""
-    (stage,), _ = built("--rate", "3", "--requests", "10", "--dataset", "multi-turn", "--turns", "4")
-
-    assert isinstance(stage.load, Open)
-    assert (len(stage.load.due_s), stage.limits.requests) == (3, 10)
+    assert (len(stage.load.due_s), stage.limits.requests) == (arrivals, requests)
 
 
 def test_a_trace_brings_its_times_and_lengths(trace: str) -> None:
@@ -97,20 +91,22 @@ def test_descriptions_tell_work_apart_but_not_seeds() -> None:
     assert built("--dataset", "shared-prefix")[1]["prefix_tokens"] == 512
 
 
-@pytest.mark.parametrize("content", [b"", b"no json\n", b"{}\n"])
-def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.jsonl", b"", "has no requests"),
+        ("t.jsonl", b"no json\n", "is no trace in Mooncake's format"),
+        ("t.jsonl", None, "No such file"),
+        ("t.gz", b"no gzip", "cannot read"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
     """With the file's name."""
-    path = tmp_path / "t.jsonl"
-    path.write_bytes(content)
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
 
-    with pytest.raises(UsageError, match=r"t\.jsonl"):
+    with pytest.raises(UsageError, match=words) as caught:
         built("--trace", str(path))
 
-
-def test_a_trace_that_is_not_there_or_not_gzipped_is_refused(tmp_path: Path) -> None:
-    """One sentence each."""
-    with pytest.raises(UsageError, match="No such file"):
-        built("--trace", str(tmp_path / "nowhere"))
-    (tmp_path / "t.gz").write_bytes(b"no gzip")
-    with pytest.raises(UsageError, match="cannot read"):
-        built("--trace", str(tmp_path / "t.gz"))
+    assert name in str(caught.value)

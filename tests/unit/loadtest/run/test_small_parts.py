@@ -41,16 +41,12 @@ async def test_a_blocked_loop_shows_as_lag() -> None:
 
 
 def test_the_progress_line_counts() -> None:
-    """Ended, in flight, in line, failed."""
+    """Ended, in flight, in line, failed; a limit only where there is one."""
     taken = Taken(records=[record(), failed(TIMEOUT)], begun=5, in_line=4)
+    bounded, unbounded = Limits(requests=9, seconds=60.0), Limits(requests=1 << 60, seconds=math.inf)
 
-    assert (
-        line("x", taken, Limits(requests=9, seconds=60.0), 3.2)
-        == "x: 2/9 requests, 3 in flight, 4 in line, 1 failed, 3/60 s"
-    )
-    assert (
-        line("x", Taken(), Limits(requests=1 << 60, seconds=math.inf), 1) == "x: 0 requests, 0 in flight, 0 failed, 1 s"
-    )
+    assert line("x", taken, bounded, 3.2) == "x: 2/9 requests, 3 in flight, 4 in line, 1 failed, 3/60 s"
+    assert line("x", Taken(), unbounded, 1) == "x: 0 requests, 0 in flight, 0 failed, 1 s"
 
 
 def test_more_connections_than_open_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,16 +24,11 @@ def test_a_completion_is_greedy_streamed_and_of_fixed_length() -> None:
 
 
 def test_a_chat_has_messages_and_the_newer_name_of_the_limit() -> None:
-    """Servers that know only OpenAI's fields are not told of `ignore_eos`."""
-    got = body(Form(model="m", chat=True, ignore_eos=False), prompt=[{"role": "user", "content": "x"}])
+    """Servers that know only OpenAI's fields are not told of `ignore_eos`. Further fields are sent; an ask's own win, and ours stay."""
+    form = Form(model="m", chat=True, ignore_eos=False, more={"top_p": 1, "stream": False})
+    got = body(form, prompt=[{"role": "user", "content": "x"}], more={"top_p": 0.5})
 
     assert got["messages"] == [{"role": "user", "content": "x"}]
     assert got["max_completion_tokens"] == 4
     assert not {"prompt", "max_tokens", "ignore_eos"} & set(got)
-
-
-def test_further_fields_are_sent_and_an_asks_own_win() -> None:
-    """Ours stay ours."""
-    got = body(Form(model="m", chat=False, more={"top_p": 1, "stream": False}), prompt="x", more={"top_p": 0.5})
-
     assert (got["top_p"], got["stream"]) == (0.5, True)

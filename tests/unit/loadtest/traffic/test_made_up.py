@@ -18,22 +18,14 @@ def words(messages: Any) -> list[str]:
     return str(message["content"]).split(" ")
 
 
-def test_random_prompts_have_the_length_and_the_range() -> None:
-    """Ids outside the vocabulary would be refused, or be special tokens."""
-    ids = prompt(RandomPrompts(making(tokens=4000)), 0)
-
-    assert len(ids) == 4000
-    assert set(ids) == set(range(10, 50))
-
-
 def test_a_seed_and_an_index_give_the_same_prompt_again() -> None:
-    """Any other seed or index another one."""
-    source = RandomPrompts(making(seed=1))
+    """Any other seed or index another one. Ids outside the vocabulary would be refused, or be special tokens."""
+    source, other = RandomPrompts(making(tokens=4000)), RandomPrompts(making(tokens=4000, seed=2))
+    ids = prompt(source, 3)
 
-    assert prompt(source, 3) == prompt(RandomPrompts(making(seed=1)), 3)
-    assert (
-        len({prompt(source, 3), prompt(source, 4), prompt(source, -1), prompt(RandomPrompts(making(seed=2)), 3)}) == 4
-    )
+    assert ids == prompt(RandomPrompts(making(tokens=4000)), 3)
+    assert len({ids, prompt(source, 4), prompt(source, -1), prompt(other, 3)}) == 4
+    assert (len(ids), set(ids)) == (4000, set(range(10, 50)))
 
 
 def test_lengths_spread_evenly_around_their_middle() -> None:
@@ -54,21 +46,15 @@ def test_a_chat_has_as_many_words_as_tokens_were_asked_for() -> None:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_prefixes_are_shared_in_turn_and_suffixes_are_not(chat: bool) -> None:
-    """Requests 0 and 3 of three prefixes begin alike, 0 and 1 do not."""
+    """Requests 0 and 3 of three prefixes begin alike, 0 and 1 do not. Warming up fills no prefix of the run."""
     source = SharedPrefix(making(chat=chat), prefixes=3, prefix_tokens=40)
-    prompts = [words(prompt(source, at)) if chat else list(prompt(source, at)) for at in range(4)]
+    *prompts, warm = [words(prompt(source, at)) if chat else list(prompt(source, at)) for at in (0, 1, 2, 3, -1)]
 
     assert all(len(each) == 60 for each in prompts)
+    assert warm[:40] not in [each[:40] for each in prompts]
     assert prompts[0][:40] == prompts[3][:40] != prompts[1][:40]
     assert prompts[0][40:] != prompts[3][40:]
     assert next(source.script(0)).input_tokens == 60
-
-
-def test_warming_up_fills_no_prefix_of_the_run() -> None:
-    """A prefix that was computed before the clock started would flatter the first requests."""
-    source = SharedPrefix(making(), prefixes=2, prefix_tokens=40)
-
-    assert prompt(source, -1)[:40] not in {prompt(source, at)[:40] for at in range(2)}
 
 
 def test_a_conversation_grows_by_the_answers() -> None:

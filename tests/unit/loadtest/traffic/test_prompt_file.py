@@ -18,9 +18,11 @@ def written(tmp_path: Path, *lines: Any) -> Path:
 
 
 def test_lines_are_texts_ids_and_bodies(tmp_path: Path) -> None:
-    """A body's own length wins; what is ours to decide is left out."""
-    asks = read_prompts(written(tmp_path, "a text", [1, 2], {"prompt": "x"}, BODY), chat=False, output_tokens=9).asks
+    """A body's own length wins; what is ours to decide is left out. After the last line the first comes again."""
+    source = read_prompts(written(tmp_path, "a text", [1, 2], {"prompt": "x"}, BODY), chat=False, output_tokens=9)
+    asks = [next(source.script(index)) for index in range(4)]
 
+    assert next(source.script(4)) == asks[0]
     assert [ask.prompt for ask in asks] == ["a text", [1, 2], "x", "p"]
     assert [ask.output_tokens for ask in asks] == [9, 9, 9, 7]
     assert [ask.input_tokens for ask in asks] == [0, 2, 0, 0]
@@ -36,13 +38,6 @@ def test_a_batch_files_body_is_unwrapped(tmp_path: Path) -> None:
 
     assert [ask.prompt for ask in asks] == [messages, [{"role": "user", "content": "hello"}]]
     assert asks[0].more == {}
-
-
-def test_after_the_last_line_the_first_comes_again(tmp_path: Path) -> None:
-    """A file may be shorter than a run."""
-    source = read_prompts(written(tmp_path, "a", "b"), chat=False, output_tokens=1)
-
-    assert [next(source.script(index)).prompt for index in range(3)] == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +57,12 @@ def test_a_line_that_cannot_be_asked_is_named(tmp_path: Path, line: Any, chat: b
         read_prompts(written(tmp_path, "ok", line), chat=chat, output_tokens=1)
 
 
-def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
-    """Blank lines are none."""
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('"ok"\n\n{"prompt"\n')
-
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    """It is empty, not there, or a line is no JSON; blank lines count."""
+    path = written(tmp_path, "ok")
+    path.write_text(path.read_text() + '\n{"prompt"\n')
     with pytest.raises(UsageError, match="line 3: "):
         read_prompts(path, chat=False, output_tokens=1)
-
-
-def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
-    """One sentence each."""
     with pytest.raises(UsageError, match="has no prompts"):
         read_prompts(written(tmp_path), chat=False, output_tokens=1)
     with pytest.raises(UsageError, match="No such file"):

@@ -7,7 +7,6 @@ from baton.loadtest.traffic.trace_replay import (
     Scale,
     TracedRequest,
     TraceReplay,
-    output_tokens,
     pieces,
     read_trace,
 )
@@ -43,36 +42,27 @@ def test_equal_ids_are_equal_beginnings(chat: bool) -> None:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_partial_block_is_the_whole_ones_beginning(chat: bool) -> None:
-    """The prompt that goes on where the other ended shares everything with it."""
+    """The prompt that goes on where the other ended shares everything with it, with any seed, which decides all tokens."""
     source = replay(traced(0, 600, 0, 1), traced(0, 900, 0, 1), chat=chat)
 
     assert tokens(source, 0) == tokens(source, 1)[:600]
-
-
-def test_a_seed_gives_the_same_tokens_again() -> None:
-    """And another one others."""
-    request = traced(0, 700, 0, 1)
-
-    assert tokens(replay(request), 0) == tokens(replay(request), 0) != tokens(replay(request, seed=2), 0)
+    assert tokens(replay(*source.requests, chat=chat), 0) == tokens(source, 0)
+    assert tokens(replay(*source.requests, chat=chat, seed=2), 0) != tokens(source, 0)
 
 
 def test_a_cap_keeps_the_beginning() -> None:
-    """Sharing up to the cap is as before."""
+    """Sharing up to the cap is as before; one at a block's end leaves no empty piece."""
     requests = (traced(0, 1600, 0, 1, 2, 3), traced(0, 1600, 0, 1, 8, 9))
     whole, capped = replay(*requests), replay(*requests, max_input_tokens=700, max_output_tokens=30)
 
     assert tokens(capped, 0) == tokens(whole, 0)[:700] == tokens(capped, 1)
     assert next(capped.script(0)).input_tokens == 700
     assert next(capped.script(0)).output_tokens == 30
-
-
-def test_a_cap_at_a_blocks_end_leaves_no_empty_piece() -> None:
-    """512 tokens are one piece."""
     assert pieces(traced(0, 1600, 0, 1, 2, 3), 0, Scale(max_input_tokens=512)) == [("0", 512)]
 
 
 def test_scaled_lengths_keep_the_sharing() -> None:
-    """An eighth: blocks of 64 tokens, and the rest of 64 becomes 8."""
+    """An eighth: blocks of 64 tokens, and the rest of 64 becomes 8. Nothing is scaled to nothing."""
     source = replay(traced(0, 1088, 0, 1, 2), traced(0, 1024, 0, 7), length=1 / 8)
     one, other = tokens(source, 0), tokens(source, 1)
 
@@ -80,35 +70,22 @@ def test_scaled_lengths_keep_the_sharing() -> None:
     assert one[:64] == other[:64]
     assert one[64:128] != other[64:]
     assert next(source.script(0)).output_tokens == 12
-
-
-def test_nothing_is_scaled_to_nothing() -> None:
-    """A prompt and an answer have at least one token."""
-    request = traced(0, 3, 0, output=2)
-
-    assert next(replay(request, length=0.001).script(0)).input_tokens == 1
-    assert output_tokens(request, Scale(length=0.001)) == 1
+    least = next(replay(traced(0, 3, 0, output=2), length=0.001).script(0))
+    assert (least.input_tokens, least.output_tokens) == (1, 1)
 
 
 def test_blocks_without_an_id_are_a_requests_own() -> None:
-    """The length is right, and nothing is shared by accident."""
+    """The length is right, and nothing is shared by accident. Warming up uses blocks of its own, too."""
     source = replay(traced(0, 1024, 0), traced(0, 1024, 0))
 
-    assert len(tokens(source, 0)) == 1024
+    assert len(tokens(source, 0)) == len(tokens(source, -1)) == 1024
+    assert tokens(source, -1)[:100] not in (tokens(source, 0)[:100], tokens(source, 1)[:100])
     assert tokens(source, 0)[512:] != tokens(source, 1)[512:]
 
 
 def test_times_begin_at_0_and_are_scaled() -> None:
     """From ms to s; half of them is twice as fast."""
     assert replay(traced(2000, 5, 0), traced(3000, 5, 0), traced(7000, 5, 0), time=0.5).due_s() == [0.0, 0.5, 2.5]
-
-
-def test_warming_up_uses_blocks_of_its_own() -> None:
-    """The trace's hits must come from the trace."""
-    source = replay(traced(0, 600, 0, 1))
-
-    assert tokens(source, -1)[:100] != tokens(source, 0)[:100]
-    assert len(tokens(source, -1)) == 600
 
 
 def test_the_recorded_trace_shares_as_its_ids_say() -> None:
