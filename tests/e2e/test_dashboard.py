@@ -40,17 +40,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def proxy(stack: Stack, trio: Trio, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+def proxy(stack: Stack, trio: Trio, tmp_path: Path) -> tuple[Server, Server]:
     """A proxy with an admin token over two decode nodes, and the one of them that may be lost."""
     token = tmp_path / "admin"
     token.write_text(ADMIN_TOKEN)
     second = stack.node("decode", *FLOAT32, name="decode-of-dashboard")
-    second.wait_ready()
-    made = stack.proxy([trio.prefill], [trio.decode, second], "--admin-token-file", str(token), name="proxy-dashboard")
-    made.wait_ready()
-    yield made, second
-    made.stop()
-    second.stop()
+    nodes = [trio.prefill], [trio.decode, second]
+    return stack.proxy(*nodes, "--admin-token-file", str(token), name="proxy-dashboard"), second
 
 
 def prompt(trio: Trio, seed: int) -> list[int]:
@@ -107,15 +103,12 @@ def keep(taken: bytes, path: Path) -> None:
         image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
-async def test_a_live_request_is_drawn_from_layer_to_layer(
-    trio: Trio, browser: Browser, proxy: tuple[Server, Server]
-) -> None:
+async def test_a_live_request_is_drawn_from_layer_to_layer(trio: Trio, browser: Browser) -> None:
     """A real prompt in six chunks: every layer that P computed and pushed, and D's instants on the same axis."""
-    server, _ = proxy
     async with browser.tab() as tab:
-        await show(tab, server.url)
-        await until(tab, "document.querySelectorAll('.node').length === 3")
-        request_id = await stream(trio, server.url, seed=1)
+        await show(tab, trio.proxy.url)
+        await until(tab, "document.querySelectorAll('.node').length === 2")
+        request_id = await stream(trio, trio.proxy.url, seed=1)
         await until(tab, f"document.querySelector('#request-rows tr.chosen')?.dataset.id === {request_id!r}")
         await until(tab, "document.querySelector('#handover rect.step') !== null")
         layers = int(await tab.evaluate("document.querySelector('#handover svg').dataset.layers"))

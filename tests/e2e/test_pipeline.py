@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -47,7 +46,6 @@ def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) ->
 
     found = answers(server.url, stack.model, trio.prompts, at_once=AT_ONCE)
     seen = counts(server)
-    server.stop()
 
     assert [difference(want, got) for want, got in zip(trio.reference, found, strict=True)] == [""] * len(found)
     steps = seen[0]["sent"]
@@ -64,15 +62,9 @@ def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> No
 
     found = answers(server.url, stack.model, trio.prompts[:6], at_once=AT_ONCE)
     seen = counts(server)
-    server.stop()
 
     assert [difference(want, got) for want, got in zip(trio.reference[:6], found, strict=True)] == [""] * len(found)
     assert {value for stage in seen for value in stage.values()} == {0}
-
-
-def stage_process(server: Server, rank: int) -> int:
-    """The process id of a stage of this server."""
-    return server.process(f"VLLM::Worker_PP{rank}")
 
 
 class Running:
@@ -111,15 +103,6 @@ class Running:
         return self.ended[0] if self.ended else "not at all"
 
 
-@pytest.fixture
-def hurt(stack: Stack) -> Iterator[Server]:
-    """A server of two stages that may be damaged; what is left of it is killed."""
-    server = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
-    yield server
-    if server.child is not None and server.child.poll() is None:
-        server.kill()
-
-
 @pytest.mark.parametrize(
     ("rank", "signal_number"),
     [
@@ -129,14 +112,13 @@ def hurt(stack: Stack) -> Iterator[Server]:
         pytest.param(1, signal.SIGSTOP, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_request_ends_when_a_stage_does(
-    stack: Stack, hurt: Server, trio: Trio, rank: int, signal_number: signal.Signals
-) -> None:
+def test_a_request_ends_when_a_stage_does(stack: Stack, trio: Trio, rank: int, signal_number: signal.Signals) -> None:
     """It is told so, and the server ends for whoever restarts it: by the death, or when a step's time is over."""
+    hurt = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
     request = Running(hurt, trio.prompts[0], stack.model)
     began = time.monotonic()
 
-    os.kill(stage_process(hurt, rank), signal_number)
+    os.kill(hurt.process(f"VLLM::Worker_PP{rank}"), signal_number)
 
     assert request.how_it_ends() in ("error event", "connection lost")
     assert time.monotonic() - began < ENDED_WITHIN_S
