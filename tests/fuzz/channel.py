@@ -38,10 +38,10 @@ class Echo:
             self.listener.send(peer, payload)
 
     def on_tick(self) -> None:
-        """Nothing."""
+        pass
 
     def on_disconnect(self, peer: PeerKey) -> None:
-        """Nothing."""
+        pass
 
 
 def listen() -> tuple[ControlLoop, str]:

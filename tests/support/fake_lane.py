@@ -31,30 +31,25 @@ class FakeLane:
         self._on_device: set[int] = set()  # addresses of memory to pack into
 
     def host_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`."""
         return torch.zeros(size_bytes, dtype=torch.uint8)
 
     def device_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`."""
         memory = torch.zeros(size_bytes, dtype=torch.uint8)
         self._on_device.add(memory.untyped_storage().data_ptr())
         return memory
 
     def event(self) -> Event:
-        """See `Lane`."""
         return QueuedEvent(self.device, self.compute)
 
     def adopt_thread(self) -> None:
-        """See `Lane`."""
+        pass
 
     @contextmanager
     def issuing(self) -> Iterator[None]:
-        """See `Lane`."""
         self.compute.record_event().wait(self.stream)
         yield
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Lane`."""
         self.copies_to_host += target.untyped_storage().data_ptr() not in self._on_device
         if target.dtype != source.dtype:
             self.stream.synchronize()
@@ -75,7 +70,6 @@ class FakeLane:
         self.stream.launch(run)
 
     def record(self, event: LaneEvent) -> None:
-        """See `Lane`."""
         event.record(self.stream)
 
 

@@ -42,12 +42,10 @@ class _Protocol(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin a connection."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
 
