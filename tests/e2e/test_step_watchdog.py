@@ -51,10 +51,10 @@ class Node:
                     tokens += event["choices"][0]["token_ids"] or []
         return tokens
 
-    def plant(self, seconds: float) -> None:
-        """Have a step sleep, when the next stream is under way."""
+    def plant(self) -> None:
+        """Have a step sleep for ever, when the next stream is under way."""
         whole = self._order.with_suffix(".new")
-        whole.write_text(str(seconds))
+        whole.write_text(str(FOR_EVER_S))
         whole.rename(self._order)
 
     def wait_planted(self) -> None:
@@ -83,7 +83,7 @@ def test_a_step_that_hangs_ends_the_node(
     whole = node.ask()
 
     with ThreadPoolExecutor(1) as pool:
-        node.plant(FOR_EVER_S)
+        node.plant()
         answer = pool.submit(node.ask)
         node.wait_planted()
         begun = time.monotonic()
