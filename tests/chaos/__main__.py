@@ -30,8 +30,6 @@ def main() -> int:
     problems = "\n".join(run.problems) or "none"
     text = "\n\n".join([*sections.values(), f"Problems: {problems}\n"])
     print(text)
-    if arguments.report:
-        arguments.report.write_text(text)
     if arguments.page:
         page = arguments.page.read_text()
         for part, section in sections.items():
@@ -60,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{amount.name}", type=int, default=amount.default, help="at most")
     parser.add_argument("--add", type=Path, help="outcomes are kept in this file; the report is of all that are there")
     parser.add_argument("--logs", type=Path, help="folder for the servers' logs; without it they are thrown away")
-    parser.add_argument("--report", type=Path, help="file for the report, as Markdown")
     parser.add_argument("--page", type=Path, help="a page with a marked place for each part, such as docs/failures.md")
     return parser
 

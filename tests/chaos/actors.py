@@ -8,7 +8,7 @@ import time
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from tests.chaos.cluster import Cluster, send_signal
+from tests.chaos.cluster import Cluster
 from tests.chaos.memory import processes_of
 from tests.chaos.schedule import Kill, Stall
 from tests.e2e.stack import Server
@@ -44,7 +44,6 @@ class Killer:
         self._fault = fault
 
     async def strike(self) -> None:
-        """See `Actor.strike`."""
         assert self._server.child is not None
         if self._fault.engine_only:
             os.kill(engine_of(self._server), signal.SIGKILL)
@@ -84,15 +83,13 @@ class Staller:
         self._fault = fault
 
     async def strike(self) -> None:
-        """See `Actor.strike`."""
         if self._fault.engine_only:
             os.kill(engine_of(self._server), signal.SIGSTOP)
         else:
-            send_signal(self._server, signal.SIGSTOP)
+            self._server.signal(signal.SIGSTOP)
 
     async def heal(self) -> None:
-        """See `Actor.heal`."""
-        send_signal(self._server, signal.SIGCONT)
+        self._server.signal(signal.SIGCONT)
 
 
 def engine_of(server: Server) -> int:
@@ -111,8 +108,3 @@ def actor_for(cluster: Cluster, fault: Kill | Stall, victim: str) -> Actor:
     """Return who does a fault to the server of that name."""
     server = cluster.named(victim)
     return Killer(server, fault) if isinstance(fault, Kill) else Staller(server, fault)
-
-
-def heals_after_s(fault: Kill | Stall) -> float:
-    """When the fault ends."""
-    return fault.restart_after_s if isinstance(fault, Kill) else fault.lasts_s

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.node.startup.flags import ranks_of
-from tests.chaos.workload import BLOCK_TOKENS
+from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
 
-BLOCK_BYTES: Final = 128 << 10  # of the embedded model in float32: 8 layers × 2 × 2 heads × 32 values × 32 tokens × 4 B
 MAX_LENGTH_TOKENS: Final = 384
 ROUTE: Final = "/v1/completions"
 
@@ -51,10 +50,7 @@ class Cluster:
         self.shape = shape
         self.prefill = [self._prefill(f"p{index}") for index in range(shape.prefill)]
         self.decode = [self._decode(f"d{index}") for index in range(shape.decode)]
-        for server in self.nodes:
-            server.wait_ready()
         self.proxy = self._proxy()
-        self.proxy.wait_ready()
 
     @property
     def nodes(self) -> list[Server]:
@@ -71,11 +67,6 @@ class Cluster:
         """Where clients ask."""
         return self.proxy.url + ROUTE
 
-    @property
-    def column_bytes(self) -> int:
-        """One block in all layers."""
-        return BLOCK_BYTES
-
     def named(self, name: str) -> Server:
         """Return a server by name."""
         return next(server for server in self.servers if server.name == name)
@@ -83,7 +74,7 @@ class Cluster:
     def stop(self) -> None:
         """Stop all, also those that are stopped by a signal."""
         for server in self.servers:
-            send_signal(server, signal.SIGCONT)
+            server.signal(signal.SIGCONT)
         self.stack.stop(*self.servers)
 
     def _prefill(self, name: str) -> Server:
@@ -124,9 +115,3 @@ def ranks_with(flags: str, blocks: int) -> list[str]:
     """Return these flags, and so much memory for each rank that it has its part of so many blocks."""
     ranks, _ = ranks_of(flags.split())  # heads of the model, or its layers, are divided evenly
     return [*flags.split(), "--kv-cache-memory-bytes", str(blocks * BLOCK_BYTES // ranks)]
-
-
-def send_signal(server: Server, number: int) -> None:
-    """Signal a server and its engine."""
-    if server.child is not None and server.child.poll() is None:
-        server.child.send_signal(number, group=True)

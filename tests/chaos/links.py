@@ -42,7 +42,6 @@ class Cutter:
         self._control_ports = control_ports
 
     async def strike(self) -> None:
-        """See `Actor.strike`."""
         if self._way is Way.DOWN:
             await _run(f"ip -n {self._network.prefill} link set {DATA_DEVICE} down")
             return
@@ -50,7 +49,6 @@ class Cutter:
         await _run(f"ip netns exec {space} nft -f -", rules_for(self._way, self._control_ports))
 
     async def heal(self) -> None:
-        """See `Actor.heal`."""
         if self._way is Way.DOWN:
             await _run(f"ip -n {self._network.prefill} link set {DATA_DEVICE} up")
             return

@@ -17,7 +17,7 @@ from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summ
 from tests.chaos.memory import FEW_KERNELS, beyond
 from tests.chaos.outcome import Outcome
 from tests.chaos.results import add, read
-from tests.chaos.runs import plain_server, references_from, run_cuts, run_faults, run_measured_storm
+from tests.chaos.runs import StormSize, plain_server, references_from, run_cuts, run_faults, run_measured_storm
 from tests.chaos.silences import RATE_PER_S, UNHURRIED, Stops
 from tests.chaos.workload import Reference
 from tests.e2e.stack import Server, Stack, running_stack
@@ -82,22 +82,15 @@ class Run:
         folder.mkdir()
         with running_stack(folder, preload="", env=FEW_KERNELS) as stack:
             plain, cluster = plain_server(stack), Cluster(stack, self._shape)
-            storms = run_measured_storm(
-                cluster,
-                plain,
-                self._references,
-                seed=self._seed,
-                aborts=self._amounts.aborts,
-                seconds=seconds,
-                at_once=AT_ONCE,
-            )
+            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE)
+            storm = run_measured_storm(cluster, plain, self._references, size)
             preempted = {node.name: int(node.metrics()["vllm:num_preemptions_total"]) for node in cluster.nodes}
-        tally, plain_tally, memory = storms
-        self.problems += [*tally.problems, *plain_tally.problems]
-        if tally.aborts >= STEADY_ABORTS:
-            self.problems += beyond(memory.ours, memory.plain)
-        text = [storm_summary(tally), f"Preemptions: {results_of(Counter(preempted))}."]
-        return "\n\n".join([*text, storm_table(tally), memory_table(memory.ours, memory.plain)])
+        growth = storm.our_growth, storm.plain_growth
+        self.problems += [*storm.ours.problems, *storm.plain.problems]
+        if storm.ours.aborts >= STEADY_ABORTS:
+            self.problems += beyond(*growth)
+        text = [storm_summary(storm.ours), f"Preemptions: {results_of(Counter(preempted))}."]
+        return "\n\n".join([*text, storm_table(storm.ours), memory_table(*growth)])
 
     def _kills(self, seconds: float) -> str:
         peer_timeout_s = self._shape.transfer.peer_timeout_s

@@ -7,6 +7,8 @@ A fault counts for a phase only if the request was seen to be in it, immediately
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tests.chaos.workload import BLOCK_BYTES
+
 
 class Phase(StrEnum):
     """Where a request is. The order is that of a request's life."""
@@ -54,13 +56,8 @@ class View:
     decode: OnDecode | None = None
 
 
-def phase_of(view: View, column_bytes: int) -> Phase | None:
-    """Name the phase of a request; None where what is known does not say.
-
-    Args:
-        view: what the nodes say.
-        column_bytes: one block in all layers.
-    """
+def phase_of(view: View) -> Phase | None:
+    """Name the phase of a request; None where what is known does not say."""
     decode = view.decode.state if view.decode else ""
     prefill = view.prefill.state if view.prefill else ""
     if decode == "settled":
@@ -69,7 +66,7 @@ def phase_of(view: View, column_bytes: int) -> Phase | None:
         return {"waiting": Phase.QUEUED, "reserved": Phase.WAITING}.get(decode)
     if prefill == "running":
         pushed = view.prefill.pushed_bytes if view.prefill else 0
-        return Phase.BETWEEN_LAYERS if pushed % column_bytes else Phase.BETWEEN_CHUNKS
+        return Phase.BETWEEN_LAYERS if pushed % BLOCK_BYTES else Phase.BETWEEN_CHUNKS
     if prefill in ("complete", "held"):
         return {"waiting": Phase.FINISHED, "reserved": Phase.WAITING}.get(decode)
     return None

@@ -27,7 +27,6 @@ class Quarantine:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
         self.most_blocks = 0
         self.any = Stretch()
         self.beyond = Stretch()  # more than the share that is allowed

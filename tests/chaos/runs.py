@@ -3,35 +3,46 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from benchmarks.overlap.network import Network
-from tests.chaos.actors import Actor, actor_for, heals_after_s
+from tests.chaos.actors import Actor, actor_for
 from tests.chaos.bounds import Bounds
-from tests.chaos.cluster import BLOCK_BYTES, MAX_LENGTH_TOKENS, ROUTE, Cluster, Shape
+from tests.chaos.cluster import MAX_LENGTH_TOKENS, ROUTE, Cluster, Shape
 from tests.chaos.ledger import Watch
 from tests.chaos.links import LINK_MBIT_S, SpreadCluster, cutter_for
 from tests.chaos.memory import Growth, growths, measure
 from tests.chaos.outcome import Outcome
-from tests.chaos.schedule import Cut, Fault, Kill, Stall
+from tests.chaos.schedule import Cut, Kill, Stall
 from tests.chaos.storm import Storm
 from tests.chaos.tally import Tally
 from tests.chaos.trial import Trial
-from tests.chaos.workload import BLOCK_TOKENS, Reference, ask_reference, draw_prompts
+from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS, Reference, ask_reference, draw_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 
 SERVICE_S: Final = 15.0  # until a full house is answered by what is left, on two cores
 PLAIN_BLOCKS: Final = 256
+AnyFault = TypeVar("AnyFault", Kill | Stall, Cut)
 WARM_UP_SHARE: Final = 0.3  # of a storm, before memory is measured
 
 
-@dataclass(slots=True, kw_only=True)
-class MemoryReport:
-    """How processes grew under the same storm."""
+class StormSize(NamedTuple):
+    """Which clients come, and when there have been enough of them."""
 
-    ours: list[Growth] = field(default_factory=list)
-    plain: list[Growth] = field(default_factory=list)
+    seed: int
+    aborts: int
+    seconds: float
+    at_once: int
+
+
+class MeasuredStorm(NamedTuple):
+    """A storm on a cluster and the same one on a plain server, and how the processes of both grew."""
+
+    ours: Tally
+    plain: Tally
+    our_growth: list[Growth]
+    plain_growth: list[Growth]
 
 
 def plain_server(stack: Stack) -> Server:
@@ -58,89 +69,49 @@ def bounds_of(shape: Shape) -> Bounds:
     )
 
 
-def run_storm(
-    cluster: Cluster,
-    references: Sequence[Reference],
-    *,
-    seed: int,
-    aborts: int,
-    seconds: float,
-    at_once: int,
-    at_least: int = 0,
-) -> Tally:
+def run_storm(cluster: Cluster, references: Sequence[Reference], size: StormSize, at_least: int = 0) -> Tally:
     """Let clients leave; `at_least` so many in each phase, however long that takes."""
+    model, bounds = cluster.stack.model, bounds_of(cluster.shape)
 
     async def run() -> Tally:
         async with Watch(cluster.nodes, patience=cluster.shape.patience).running() as watch:
-            storm = Storm(
-                url=cluster.url,
-                model=cluster.stack.model,
-                references=references,
-                watch=watch,
-                bounds=bounds_of(cluster.shape),
-                column_bytes=cluster.column_bytes,
-            )
-            return await storm.run(seed=seed, aborts=aborts, seconds=seconds, at_once=at_once, at_least=at_least)
+            storm = Storm(url=cluster.url, model=model, references=references, watch=watch, bounds=bounds)
+            return await storm.run(**size._asdict(), at_least=at_least)
 
     return asyncio.run(run())
 
 
-def run_plain_storm(
-    server: Server, model: str, references: Sequence[Reference], *, seed: int, aborts: int, seconds: float, at_once: int
-) -> Tally:
+def run_plain_storm(server: Server, model: str, references: Sequence[Reference], size: StormSize) -> Tally:
     """The same clients against a plain server; where their requests are is not known."""
-    storm = Storm(
-        url=server.url + ROUTE,
-        model=model,
-        references=references,
-        watch=None,
-        bounds=bounds_of(Shape()),
-        column_bytes=BLOCK_BYTES,
-    )
-    return asyncio.run(storm.run(seed=seed, aborts=aborts, seconds=seconds, at_once=at_once))
+    url, bounds = server.url + ROUTE, bounds_of(Shape())
+    storm = Storm(url=url, model=model, references=references, watch=None, bounds=bounds)
+    return asyncio.run(storm.run(**size._asdict()))
 
 
 def run_measured_storm(
-    cluster: Cluster,
-    plain: Server,
-    references: Sequence[Reference],
-    *,
-    seed: int,
-    aborts: int,
-    seconds: float,
-    at_once: int,
-) -> tuple[Tally, Tally, MemoryReport]:
+    cluster: Cluster, plain: Server, references: Sequence[Reference], size: StormSize
+) -> MeasuredStorm:
     """A storm on the cluster and one on a plain server, each process's memory measured before and after.
 
     A first, smaller storm comes before: caches and pools of both have their size by then.
     """
-    model, warm = cluster.stack.model, int(WARM_UP_SHARE * aborts)
-    run_storm(cluster, references, seed=seed + 1_000, aborts=warm, seconds=seconds, at_once=at_once)
-    run_plain_storm(plain, model, references, seed=seed + 1_000, aborts=warm, seconds=seconds, at_once=at_once)
+    model = cluster.stack.model
+    first = size._replace(seed=size.seed + 1_000, aborts=int(WARM_UP_SHARE * size.aborts))
+    run_storm(cluster, references, first)
+    run_plain_storm(plain, model, references, first)
     ours_before, plain_before = measure(cluster.servers), measure([plain])
-    tally = run_storm(cluster, references, seed=seed, aborts=aborts, seconds=seconds, at_once=at_once)
-    ours_after = measure(cluster.servers)
-    plain_tally = run_plain_storm(plain, model, references, seed=seed, aborts=aborts, seconds=seconds, at_once=at_once)
-    report = MemoryReport(ours=growths(ours_before, ours_after), plain=growths(plain_before, measure([plain])))
-    return tally, plain_tally, report
+    tally = run_storm(cluster, references, size)
+    our_growth = growths(ours_before, measure(cluster.servers))
+    plain_tally = run_plain_storm(plain, model, references, size)
+    return MeasuredStorm(tally, plain_tally, our_growth, growths(plain_before, measure([plain])))
 
 
 def run_faults(
     cluster: Cluster, references: Sequence[Reference], faults: Sequence[Kill | Stall], *, seed: int, seconds: float
 ) -> list[Outcome]:
     """Kill or stop processes."""
-
-    def actors(fault: Fault) -> Callable[[str], Actor]:
-        assert isinstance(fault, Kill | Stall)
-        return lambda victim: actor_for(cluster, fault, victim)
-
-    def role_and_length(fault: Fault) -> tuple[str, float]:
-        assert isinstance(fault, Kill | Stall)
-        return fault.victim, heals_after_s(fault)
-
-    return asyncio.run(
-        _trials(cluster, references, faults, seed=seed, seconds=seconds, actors=actors, role_and_length=role_and_length)
-    )
+    actors = partial(actor_for, cluster)
+    return asyncio.run(_trials(cluster, references, faults, actors, seed=seed, seconds=seconds))
 
 
 def run_cuts(
@@ -151,26 +122,11 @@ def run_cuts(
         network.throttle(LINK_MBIT_S)
         cluster = SpreadCluster(stack, shape, network)
 
-        def actors(fault: Fault) -> Callable[[str], Actor]:
-            assert isinstance(fault, Cut)
-            return lambda _: cutter_for(network, cluster, fault.way)
-
-        def role_and_length(fault: Fault) -> tuple[str, float]:
-            assert isinstance(fault, Cut)
-            return "link", fault.lasts_s
+        def cutter(fault: Cut, _: str) -> Actor:
+            return cutter_for(network, cluster, fault.way)
 
         try:
-            return asyncio.run(
-                _trials(
-                    cluster,
-                    references,
-                    faults,
-                    seed=seed,
-                    seconds=seconds,
-                    actors=actors,
-                    role_and_length=role_and_length,
-                )
-            )
+            return asyncio.run(_trials(cluster, references, faults, cutter, seed=seed, seconds=seconds))
         finally:
             cluster.stop()
 
@@ -178,12 +134,11 @@ def run_cuts(
 async def _trials(
     cluster: Cluster,
     references: Sequence[Reference],
-    faults: Sequence[Fault],
+    faults: Sequence[AnyFault],
+    actors: Callable[[AnyFault, str], Actor],
     *,
     seed: int,
     seconds: float,
-    actors: Callable[[Fault], Callable[[str], Actor]],
-    role_and_length: Callable[[Fault], tuple[str, float]],
 ) -> list[Outcome]:
     bounds = bounds_of(cluster.shape)
     outcomes: list[Outcome] = []
@@ -193,7 +148,6 @@ async def _trials(
         for fault in faults:
             if time.monotonic() - begun > seconds:
                 break
-            role, length_s = role_and_length(fault)
-            outcomes.append(await trial.run(fault, role, fault.phase, length_s, actors(fault)))
+            outcomes.append(await trial.run(fault, partial(actors, fault)))
             print(f"{len(outcomes)} of {len(faults)}: {outcomes[-1]}", flush=True)
     return outcomes

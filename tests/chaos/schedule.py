@@ -28,7 +28,7 @@ class Errand:
     start_s: float  # after the wave's beginning
 
 
-Victim = Literal["prefill", "decode", "proxy"]
+Victim = Literal["prefill", "decode", "proxy", "link"]
 VICTIMS: Final[tuple[Victim, ...]] = ("prefill", "decode", "proxy")
 
 
@@ -41,7 +41,7 @@ class Kill:
     phase: Phase
     engine_only: bool  # of a node: its engine process alone
     other_port: bool  # a prefill node comes back with another control port
-    restart_after_s: float
+    lasts_s: float  # until it is started again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,11 @@ class Cut:
     way: Way
     phase: Phase
     lasts_s: float
+
+    @property
+    def victim(self) -> Victim:
+        """No process."""
+        return "link"
 
 
 Fault = Kill | Stall | Cut
@@ -132,7 +137,7 @@ def kills(seed: int, count: int, peer_timeout_s: float) -> list[Kill]:
             phase=pairs[number % len(pairs)][1],
             engine_only=pairs[number % len(pairs)][0] != "proxy" and rng.random() < ENGINE_ONLY,
             other_port=rng.random() < 0.5,
-            restart_after_s=rng.choice((0.0, 1.0, peer_timeout_s + 1.0)),
+            lasts_s=rng.choice((0.0, 1.0, peer_timeout_s + 1.0)),
         )
         for number in range(count)
     ]

@@ -59,7 +59,6 @@ class Storm:
         references: Sequence[Reference],
         watch: Watch | None,
         bounds: Bounds,
-        column_bytes: int,
     ) -> None:
         """Without a `watch` phases are not verified: clients leave after a while, as `errand.patience` says."""
         self._url = url
@@ -67,7 +66,6 @@ class Storm:
         self._references = references
         self._watch = watch
         self._bounds = bounds
-        self._column_bytes = column_bytes
         self._live: dict[str, Caller] = {}
         self._departed: list[Caller] = []  # whose transfer some node may still know of
         self.tally = Tally()
@@ -195,7 +193,7 @@ class Storm:
                 continue
             caller.transfer_id = view.transfer_id
             leaves = caller.errand.leaves
-            if leaves in BY_LEDGER and phase_of(view, self._column_bytes) is leaves:
+            if leaves in BY_LEDGER and phase_of(view) is leaves:
                 self._leave(caller, leaves)
         if self._watch is None or len(picture.nodes) < len(self._watch.servers):
             return  # one that did not answer may still know of it

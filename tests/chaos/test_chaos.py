@@ -12,16 +12,16 @@ import pytest
 from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.forkserver import ForkServer
 from tests.chaos.cluster import Cluster, Shape
+from tests.chaos.conftest import SEED
 from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.phases import Phase
-from tests.chaos.runs import plain_server, references_from, run_faults, run_storm
+from tests.chaos.runs import StormSize, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim
 from tests.chaos.workload import Reference
 from tests.e2e.stack import stack_on
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-SEED = 20
 ABORTS = 100
 STORM_SECONDS = 30.0  # unless some phase had too few
 FEW = 5  # clients that leave in each phase, on a machine however slow
@@ -47,13 +47,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     ],
 )
 def chaos(
-    request: pytest.FixtureRequest, forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    forkserver: ForkServer,
+    references: list[Reference],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Cluster, list[Reference]]]:
     """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
     with stack_on(forkserver, tmp_path_factory.mktemp("chaos")) as stack:
-        plain = plain_server(stack)
-        references = references_from(plain, stack.model, SEED, families=6, members=8)
-        stack.stop(plain)
         shape = Shape(
             transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S),
             request_timeout_s=REQUEST_TIMEOUT_S,
@@ -67,7 +67,7 @@ def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, li
     """Every block is free again, every transfer closed in time, and whoever stayed has the exact answer."""
     cluster, references = chaos
 
-    tally = run_storm(cluster, references, seed=SEED, aborts=ABORTS, seconds=STORM_SECONDS, at_once=64, at_least=FEW)
+    tally = run_storm(cluster, references, StormSize(SEED, ABORTS, STORM_SECONDS, at_once=64), at_least=FEW)
 
     print(storm_table(tally), tally.results, tally.paths)
     assert tally.problems == []
@@ -76,14 +76,14 @@ def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, li
 
 def test_killed_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]) -> None:
     """Exact or a typed error within the bound; everything given back; hand-over works again with nothing else touched."""
-    check(
-        chaos,
-        [
-            kill(0, "prefill", Phase.BETWEEN_LAYERS),
-            kill(1, "decode", Phase.DECODING),
-            kill(2, "proxy", Phase.WAITING),
-        ],
-    )
+    moments: list[tuple[Victim, Phase]] = [
+        ("prefill", Phase.BETWEEN_LAYERS),
+        ("decode", Phase.DECODING),
+        ("proxy", Phase.WAITING),
+    ]
+    more: dict[str, Any] = {"engine_only": False, "other_port": True, "lasts_s": 1.0}
+    kills = [Kill(number=number, victim=who, phase=when, **more) for number, (who, when) in enumerate(moments)]
+    check(chaos, kills)
 
 
 @pytest.mark.exhaustive  # shorter stops and their silence: test_silences.py
@@ -97,11 +97,6 @@ def test_stopped_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]
             Stall(number=2, victim="proxy", phase=Phase.QUEUED, lasts_s=1.0),
         ],
     )
-
-
-def kill(number: int, victim: Victim, phase: Phase) -> Kill:
-    """A kill of the whole node, which comes back on other ports after a second."""
-    return Kill(number=number, victim=victim, phase=phase, engine_only=False, other_port=True, restart_after_s=1.0)
 
 
 def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall]) -> None:

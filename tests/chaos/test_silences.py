@@ -7,8 +7,8 @@ import pytest
 
 from baton.deploy.forkserver import ForkServer
 from tests.chaos.cluster import Cluster, Shape
-from tests.chaos.runs import plain_server, references_from
 from tests.chaos.silences import UNHURRIED, Stops
+from tests.chaos.workload import Reference
 from tests.e2e.stack import stack_on
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -18,12 +18,11 @@ STOPS_S = (1.5, 8.0)
 RATE_PER_S = 6.0
 
 
-def test_requests_wait_for_the_only_decode_node(forkserver: ForkServer, tmp_path: Path) -> None:
+def test_requests_wait_for_the_only_decode_node(
+    forkserver: ForkServer, references: list[Reference], tmp_path: Path
+) -> None:
     """All of them are answered, with the tokens of one plain server, and the hand-over works again afterwards."""
     with stack_on(forkserver, tmp_path) as stack:
-        plain = plain_server(stack)
-        references = references_from(plain, stack.model, SEED, families=4, members=8)
-        stack.stop(plain)
         cluster = Cluster(stack, Shape(prefill=1, decode=1, decode_sequences=32, **UNHURRIED))
         stops = Stops(cluster, references, seed=SEED, rate_per_s=RATE_PER_S)
 

@@ -48,23 +48,13 @@ class Trial:
         self._bounds = bounds
         self._rng = random.Random(f"{seed}/trial")
 
-    async def run(
-        self, fault: Fault, role: str, phase: Phase, heals_after_s: float, actor_for: Callable[[str], Actor]
-    ) -> Outcome:
-        """Bring about one fault.
-
-        Args:
-            fault: what is reported on.
-            role: whom it hits: "prefill", "decode", "proxy" or "link".
-            phase: when.
-            heals_after_s: how long it lasts.
-            actor_for: makes the actor for a victim's name.
-        """
+    async def run(self, fault: Fault, actor_for: Callable[[str], Actor]) -> Outcome:
+        """Bring about one fault, by the actor for the name of whoever is hit."""
         outcome = Outcome(fault=fault, bound_s=self._bounds.answer_s(fault))
         crowd = self._crowd()
         crowd.start(AT_ONCE)
         self._watch.quarantine.forget()
-        moment = await self._moment(crowd, role, phase)
+        moment = await self._moment(crowd, fault.victim, fault.phase)
         if moment is None:
             await crowd.finish(self._bounds.request_timeout_s)
             self._judge(outcome, crowd, time.monotonic())
@@ -74,13 +64,13 @@ class Trial:
         actor = actor_for(moment.victim)
         await actor.strike()
         struck_s = time.monotonic()
-        healed = asyncio.create_task(_heal(actor, heals_after_s, outcome))
+        healed = asyncio.create_task(_heal(actor, fault.lasts_s, outcome))
         await self._go_on(crowd, moment)
-        await crowd.finish(max(outcome.bound_s, heals_after_s) + PATIENCE_S)
+        await crowd.finish(max(outcome.bound_s, fault.lasts_s) + PATIENCE_S)
         self._judge(outcome, crowd, struck_s)
         await self._given_back(outcome, crowd, struck_s)
         await healed
-        await self._resume(outcome, role)
+        await self._resume(outcome, fault.victim)
         await self._all_given_back(outcome)
         self._note_quarantine(outcome)
         outcome.problems += [f"{name} was not touched, but has ended" for name in others if not self._runs(name)]
@@ -115,7 +105,7 @@ class Trial:
             return member.exchange.events == 1
         if phase is Phase.DECODING:
             return member.is_decoding
-        return phase_of(view, self._cluster.column_bytes) is phase
+        return phase_of(view) is phase
 
     def _somebody(self, role: str) -> str:
         servers = {"prefill": self._cluster.prefill, "decode": self._cluster.decode}.get(role)

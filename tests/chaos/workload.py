@@ -16,6 +16,7 @@ from baton.deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import body_for
 
 BLOCK_TOKENS = 32
+BLOCK_BYTES = 128 << 10  # of the embedded model in float32: 8 layers × 2 × 2 heads × 32 values × 32 tokens × 4 B
 MAX_PROMPT_TOKENS = 320
 ANSWER_TOKENS = 48
 MIN_GAP = 0.02  # between the logprobs of the two best tokens

@@ -23,10 +23,8 @@ class Trio:
         self.prefill = stack.node("prefill", *FLOAT32, "--max-num-batched-tokens", "256")
         self.decode = stack.node("decode", *FLOAT32)
         self.plain: Server = stack.plain(*FLOAT32)
-        for server in (self.prefill, self.decode, self.plain):
-            server.wait_ready()
         self.proxy = stack.proxy([self.prefill], [self.decode])
-        self.proxy.wait_ready()
+        self.plain.wait_ready()
         self.model = stack.model
         self.prompts = choose_prompts(20)
         self.reference = answers(self.plain.url, self.model, self.prompts)
@@ -35,6 +33,15 @@ class Trio:
 @pytest.fixture(scope="session")
 def trio(stack: Stack) -> Iterator[Trio]:
     """Servers that the tests share, and leave as they found them."""
-    made = Trio(stack)
-    yield made
-    stack.stop(made.proxy, made.decode, made.prefill, made.plain)
+    with stack.stopping():
+        yield Trio(stack)
+
+
+@pytest.fixture(autouse=True)
+def _servers_of_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test starts ends with it."""
+    if "stack" not in request.fixturenames:
+        yield
+        return
+    with request.getfixturevalue("stack").stopping():
+        yield

@@ -93,13 +93,9 @@ class Pair:
     """A prefill node, a decode node and a proxy of their own."""
 
     def __init__(self, stack: Stack, prefill_flags: Sequence[str], flags: Sequence[str]) -> None:
-        self._stack = stack
         self.prefill = stack.node("prefill", *flags, *KV_CACHE, *VERIFY, *prefill_flags)
         self.decode = stack.node("decode", *flags, *KV_CACHE, *VERIFY)
-        self.prefill.wait_ready()
-        self.decode.wait_ready()
         self.proxy = stack.proxy([self.prefill], [self.decode])
-        self.proxy.wait_ready()
         self.model = stack.model
 
     def run(self, name: str, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], at_once: int) -> Cell:
@@ -134,10 +130,6 @@ class Pair:
         if delta["mismatched"] or cell.verified != delta["loaded"] or not cell.verified:
             cell.problems.append(f"digests: {delta}")
 
-    def stop(self) -> None:
-        """Stop the three servers."""
-        self._stack.stop(self.proxy, self.decode, self.prefill)
-
     def counters(self) -> dict[str, int]:
         """Totals of both nodes so far."""
         prefill, decode = self.prefill.transfers(), self.decode.transfers()
@@ -148,28 +140,27 @@ class Pair:
 
 
 def float32_cells(
-    stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], sync: Sequence[str]
+    stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], chunk: int, layer_sync: str = "auto"
 ) -> list[Cell]:
-    """Every cell in float32."""
+    """Every cell in float32 of prompts in such chunks."""
     cells = []
-    for chunk in CHUNKS_TOKENS:
-        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), *sync], FLOAT32)
+    with stack.stopping():
+        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), "--layer-sync", layer_sync], FLOAT32)
         for at_once, warmth in product(AT_ONCE, ("cold", "warm")):
             name = f"float32, {at_once} at once, chunks of {chunk}, {warmth}"
             cells.append(pair.run(name, prompts, reference, at_once))
             print(cells[-1], flush=True)
-        pair.stop()
     return cells
 
 
-def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], sync: Sequence[str]) -> Cell:
+def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], layer_sync: str = "auto") -> Cell:
     """In bfloat16 the bytes on D must be P's; tokens are not compared."""
-    pair = Pair(stack, ["--max-num-batched-tokens", "256", *sync], ("--dtype", "bfloat16"))
     cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
-    before = pair.counters()
-    answers(pair.proxy.url, stack.model, prompts, at_once=16)
-    pair.count(cell, before)
-    pair.stop()
+    with stack.stopping():
+        pair = Pair(stack, ["--max-num-batched-tokens", "256", "--layer-sync", layer_sync], ("--dtype", "bfloat16"))
+        before = pair.counters()
+        answers(pair.proxy.url, stack.model, prompts, at_once=16)
+        pair.count(cell, before)
     print(cell, flush=True)
     return cell
 
@@ -177,12 +168,17 @@ def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], sync: Sequence
 def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
     """Run every cell with `count` prompts."""
     prompts = choose_prompts(count)
-    plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
-    plain.wait_ready()
-    reference = answers(plain.url, stack.model, prompts)
-    stack.stop(plain)
-    sync = ("--layer-sync", layer_sync)
-    return [*float32_cells(stack, prompts, reference, sync), bfloat16_cell(stack, prompts, sync)]
+    with stack.stopping():
+        plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
+        plain.wait_ready()
+        reference = answers(plain.url, stack.model, prompts)
+    cells = [cell for chunk in CHUNKS_TOKENS for cell in float32_cells(stack, prompts, reference, chunk, layer_sync)]
+    return [*cells, bfloat16_cell(stack, prompts, layer_sync)]
+
+
+def problems_of(cells: Sequence[Cell]) -> list[str]:
+    """Name what was wrong in each cell."""
+    return [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems]
 
 
 def main() -> int:
@@ -193,7 +189,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder, running_stack(Path(folder)) as stack:
         cells = run(stack, arguments.prompts, arguments.layer_sync)
-    problems = [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems]
+    problems = problems_of(cells)
     print(*problems, f"{len(cells)} cells, {len(problems)} problems", sep="\n")
     return 1 if problems else 0
 

@@ -67,13 +67,8 @@ class TwoHosts:
 @contextmanager
 def two_hosts(stack: Stack) -> Iterator[TwoHosts]:
     """Make the namespaces; remove them, and whatever runs in them, at the end."""
-    with Network(NETWORK) as network:
-        hosts = TwoHosts(stack=stack, seats=(network.add("h0"), network.add("h1")))
-        already = list(stack.servers)
-        try:
-            yield hosts
-        finally:
-            stack.stop(*(server for server in stack.servers if server not in already))
+    with Network(NETWORK) as network, stack.stopping():
+        yield TwoHosts(stack=stack, seats=(network.add("h0"), network.add("h1")))
 
 
 def _status(server: Server) -> int:

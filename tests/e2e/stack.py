@@ -13,15 +13,18 @@ from typing import Any
 import httpx
 
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 from baton.node.startup.flags import ranks_of
 from benchmarks.usage import descendants
+from tests.e2e.valve import Valve
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0
-NODES_WITHIN_S = 5.0  # of a proxy's start; some tests start it before nodes that are gone
+ANSWER_TIMEOUT_S = 120.0
+NODES_WITHIN_S = 5.0  # of a proxy's start; when one is started again, nodes may be gone
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
 PROXY = "baton.proxy.__main__:main"
@@ -104,28 +107,37 @@ class Server:
         self.child.kill()
         self.child.wait(5)
 
+    def signal(self, number: int) -> None:
+        """Signal the process and its engine, if they run."""
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(number, group=True)
+
     def tail(self, lines: int = 40) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
-    def get(self, path: str) -> dict[str, Any]:
+    def ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """POST a request; the answer must be a 200."""
+        response = httpx.post(self.url + path, json=body, headers=headers, timeout=ANSWER_TIMEOUT_S)
+        assert response.status_code == 200, response.text
+        return response
+
+    def get(self, path: str) -> Any:
         """GET a JSON route of a node's API."""
         response = self.http.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
-        response.raise_for_status()
-        body: dict[str, Any] = response.json()
-        return body
+        return response.raise_for_status().json()
 
     def info(self) -> dict[str, Any]:
         """`GET /baton/node`."""
-        return self.get(NODE_PATH)
+        return dict(self.get(NODE_PATH))
 
     def transfers(self) -> dict[str, Any]:
         """`GET /baton/transfers`."""
-        return self.get(TRANSFERS_PATH)
+        return dict(self.get(TRANSFERS_PATH))
 
     def integrity(self) -> dict[str, Any]:
         """`GET /baton/integrity`."""
-        return self.get(INTEGRITY_PATH)
+        return dict(self.get(INTEGRITY_PATH))
 
     def metrics(self) -> dict[str, float]:
         """Sum of each Prometheus metric over its labels, and each labelled sample by its full name."""
@@ -223,23 +235,33 @@ class Stack:
 
     def proxy(
         self,
-        prefill: Sequence[Server],
-        decode: Sequence[Server],
+        prefill: Sequence[Server | Valve],
+        decode: Sequence[Server | Valve],
         *flags: str,
         name: str = "proxy",
         env: Mapping[str, str | None] = NOTHING,
         **more: Any,
     ) -> Server:
-        """The proxy in front of some nodes; `more` are fields of `Server`.
+        """Wait for some nodes, then start a proxy in front of them and wait for it; `more` are fields of `Server`.
 
         It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere; so would those of
         one that is busy.
         """
+        for node in (*prefill, *decode):
+            if isinstance(node, Server):
+                node.wait_ready()
         port = free_port()
         env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", "BATON_PROXY_MAX_STREAM_DELAY_S": "0", **env}
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", env=env, **more)
+        proxy = self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", env=env, **more)
+        proxy.wait_ready()
+        return proxy
+
+    def leg(self, role: Role, peer: str = "", **fields: Any) -> dict[str, Any]:
+        """What a proxy adds to the body that it sends to one of two nodes; `fields` are more of `TransferParams`."""
+        params = TransferParams(role=role, peer=peer, **{"transfer_id": new_transfer_id(), **fields})
+        return {FIELD: sign(params, read_secret(self.secret_file))}
 
     def stop(self, *servers: Server) -> None:
         """Stop these servers: proxies first, then all others at once, of which each takes a second."""
@@ -251,6 +273,15 @@ class Stack:
             for server in together:
                 server.wait_stopped()
                 self.servers.remove(server)
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Stop whatever is started in the block."""
+        already = list(map(id, self.servers))
+        try:
+            yield
+        finally:
+            self.stop(*(server for server in self.servers if id(server) not in already))
 
     def _spawn(
         self,
@@ -289,10 +320,8 @@ def vllm_forkserver(
 def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
     """A stack on a fork server that others use too; everything of it is stopped at the end."""
     stack = Stack(forkserver, folder, env=env)
-    try:
+    with stack.stopping():
         yield stack
-    finally:
-        stack.stop(*stack.servers)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_kv_dtypes import stopped
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,18 +47,18 @@ def test_each_adapters_prompts_are_exact(stack: Stack, trio: Trio, tmp_path: Pat
     flags = [*FLOAT32, "--enable-lora", "--max-lora-rank", str(RANK), *modules]
     prompts = trio.prompts[10:12]
     prefill = stack.node("prefill", *flags, *VERIFY, "--max-num-batched-tokens", "256")
-    with stopped(stack, prefill):
-        former = answers(prefill.url, "second", prompts)
-        write_adapter(tmp_path / "second", 2)
-        decode, plain = stack.node("decode", *flags, *VERIFY), stack.plain(*flags)
-        with stopped(stack, decode, plain):
-            proxy = stack.proxy([prefill], [decode])
-            with stopped(stack, proxy):
-                found, expected = (
-                    {name: answers(server.url, name, prompts) for name in (stack.model, "first", "second")}
-                    for server in (proxy, plain)
-                )
-                failures = decode.transfers()["scheduler"]["failures"]
+    prefill.wait_ready()
+    former = answers(prefill.url, "second", prompts)
+    write_adapter(tmp_path / "second", 2)
+    decode, plain = stack.node("decode", *flags, *VERIFY), stack.plain(*flags)
+    proxy = stack.proxy([prefill], [decode])
+    plain.wait_ready()
+
+    found, expected = (
+        {name: answers(server.url, name, prompts) for name in (stack.model, "first", "second")}
+        for server in (proxy, plain)
+    )
+    failures = decode.transfers()["scheduler"]["failures"]
 
     for name, got in found.items():
         assert [difference(*pair) for pair in zip(expected[name], got, strict=True)] == [""] * len(prompts), name
@@ -69,6 +68,7 @@ def test_each_adapters_prompts_are_exact(stack: Stack, trio: Trio, tmp_path: Pat
     assert [failure["reason"] for failure in failures] == ["the two nodes see different prompts"] * len(prompts)
 
 
+@pytest.mark.exhaustive
 def test_an_adapter_is_loaded_through_the_proxy_on_the_nodes_of_its_base_model(
     stack: Stack, trio: Trio, tmp_path: Path
 ) -> None:
@@ -80,29 +80,23 @@ def test_an_adapter_is_loaded_through_the_proxy_on_the_nodes_of_its_base_model(
     flags = [*FLOAT32, "--enable-lora", "--max-lora-rank", str(RANK), "--enforce-eager"]
     env: dict[str, str | None] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     nodes = [stack.node("decode", *flags, "--served-model-name", name, name=name, env=env) for name in ("one", "two")]
-    with stopped(stack, *nodes):
-        for node in nodes:
-            node.wait_ready()
-        proxy = stack.proxy([], nodes, "--admin-token-file", str(token_file))
-        with stopped(stack, proxy):
-            proxy.wait_ready()
-            until_served(proxy, {"one", "two"})
-            unclear = proxy.http.post(f"{proxy.url}/v1/load_lora_adapter", json=adapter, headers=admin)
-            named = adapter | {"base_model_name": "two"}
-            loaded = proxy.http.post(f"{proxy.url}/v1/load_lora_adapter", json=named, headers=admin, timeout=60)
-            taken = proxy.http.post(
-                f"{proxy.url}/v1/load_lora_adapter", json=adapter | {"base_model_name": "one"}, headers=admin
-            )
-            listed = until_served(proxy, {"one", "two", "tuned"})
-            served = [node.info()["served_models"] for node in nodes]
-            tuned = answers(proxy.url, "tuned", trio.prompts[10:11])
-            base = answers(proxy.url, "two", trio.prompts[10:11])
+    proxy = stack.proxy([], nodes, "--admin-token-file", str(token_file))
+    until_served(proxy, {"one", "two"})
+    orders = (adapter, adapter | {"base_model_name": "two"}, adapter | {"base_model_name": "one"})
+
+    unclear, loaded, taken = (
+        proxy.http.post(f"{proxy.url}/v1/load_lora_adapter", json=order, headers=admin, timeout=60) for order in orders
+    )
+
+    listed = until_served(proxy, {"one", "two", "tuned"})
+    served = [node.info()["served_models"] for node in nodes]
+    (tuned,), (base,) = (answers(proxy.url, name, trio.prompts[10:11]) for name in ("tuned", "two"))
 
     assert [each.status_code for each in (unclear, loaded, taken)] == [400, 200, 400], loaded.text
     assert unclear.json()["error"]["param"] == "base_model_name"
     assert served == [["one"], ["two", "tuned"]]
     assert (listed["tuned"]["root"], listed["tuned"]["parent"]) == (adapter["lora_path"], "two")
-    assert tuned[0].tokens != base[0].tokens
+    assert tuned.tokens != base.tokens
 
 
 def until_served(proxy: Server, names: set[str]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import cast
 
 import httpx
 import pytest
@@ -12,7 +11,7 @@ from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_memory_pressure import TIGHT
+from tests.e2e.test_offloading import TIGHT
 from tests.e2e.valve import Valve
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, missing_blocks, settle, until
 
@@ -41,8 +40,7 @@ async def leave_when(condition: Callable[[], object], url: str, body: dict[str, 
 def test_a_prompt_that_no_decode_node_ever_hears_of(stack: Stack, trio: Trio) -> None:
     """I5: its decode leg was swallowed on the way, so only the proxy can tell P. Its time-out is much longer."""
     with Valve(trio.decode.url) as valve:
-        proxy = stack.proxy([trio.prefill], [cast("Server", valve)], name="proxy-valve")
-        proxy.wait_ready()
+        proxy = stack.proxy([trio.prefill], [valve], name="proxy-valve")
         before = trio.prefill.transfers()["worker"]["totals"]["cancelled"]
         valve.shut = True
         body = body_for(trio.model, max(trio.prompts, key=len), stream=True)
@@ -57,7 +55,7 @@ def test_a_prompt_that_no_decode_node_ever_hears_of(stack: Stack, trio: Trio) ->
         valve.shut = False
         (answer,) = answers(proxy.url, trio.model, [trio.prompts[3]])
         assert difference(trio.reference[3], answer) == ""
-        proxy.stop()
+        stack.stop(proxy)
 
 
 def test_a_prompt_whose_decode_node_was_stopped(trio: Trio) -> None:
@@ -83,9 +81,7 @@ def test_a_prompt_whose_decode_node_was_stopped(trio: Trio) -> None:
 def test_a_prompt_that_the_decode_node_has_no_room_for(stack: Stack, trio: Trio) -> None:
     """I5: D's pool is full, so D could not reserve; both let go of the waiting request when its client leaves."""
     decode = stack.node("decode", *FLOAT32, *TIGHT, name="full-decode")
-    decode.wait_ready()
     proxy = stack.proxy([trio.prefill], [decode], name="proxy-full")
-    proxy.wait_ready()
     prompt = max(trio.prompts, key=len)
     occupant = body_for(
         trio.model, prompt[:OCCUPANT_TOKENS], stream=True, max_tokens=OCCUPANT_MAX_TOKENS, logprobs=None
@@ -110,4 +106,3 @@ def test_a_prompt_that_the_decode_node_has_no_room_for(stack: Stack, trio: Trio)
 
     settle(decode, GIVEN_BACK_WITHIN_S)
     print(decode.transfers()["scheduler"]["totals"], trio.prefill.transfers()["worker"]["totals"])
-    stack.stop(proxy, decode)

@@ -19,21 +19,25 @@ QUESTION = "Who keeps the lighthouse in spring?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 
 
-def test_the_openai_client_asks_for_responses(trio: Trio) -> None:
-    """Whole and streamed, from both servers the same text; no embeddings are to be had of this model, from neither."""
-    texts = []
+def test_the_openai_client(trio: Trio) -> None:
+    """Chats and responses, whole and streamed, from both servers the same text; no embeddings of this model, from neither."""
+    greedy: dict[str, Any] = {"model": trio.model, "temperature": 0}
+    chats, texts = [], []
     for server in (trio.proxy, trio.plain):
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-            whole = client.responses.create(model=trio.model, input=QUESTION, max_output_tokens=24, temperature=0)
-            pieces = client.responses.create(
-                model=trio.model, input=QUESTION, max_output_tokens=24, temperature=0, stream=True
-            )
+            chat = client.chat.completions.create(messages=MESSAGES, max_tokens=24, **greedy)
+            parts = client.chat.completions.create(messages=MESSAGES, max_tokens=24, stream=True, **greedy)
+            streamed = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+            chats += [chat.choices[0].message.content, streamed]
+            whole = client.responses.create(input=QUESTION, max_output_tokens=24, **greedy)
+            pieces = client.responses.create(input=QUESTION, max_output_tokens=24, stream=True, **greedy)
             texts += [whole.output_text, "".join(p.delta for p in pieces if p.type == "response.output_text.delta")]
             with pytest.raises(openai.NotFoundError):
                 client.embeddings.create(model=trio.model, input="a")
 
-    assert texts[0]
-    assert len(set(texts)) == 1
+    for said in (chats, texts):
+        assert said[0]
+        assert len(set(said)) == 1
 
 
 def test_the_anthropic_client(trio: Trio) -> None:

@@ -4,13 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
 from baton.contracts.http import TOKEN_IDS_HEADER
-from baton.contracts.kv_transfer import FIELD, TransferParams, new_transfer_id, sign
-from baton.contracts.secret import read_secret
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import ClientRequest, parse
 from baton.proxy.response.request_record import RequestRecord
@@ -94,30 +91,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def node(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A decode node alone, with a parser of tool calls or of thoughts."""
-    made = stack.node("decode", *FLOAT32, *CLOSE, *request.param)
-    made.wait_ready()
-    yield made
-    stack.stop(made)
+    with stack.stopping():
+        made = stack.node("decode", *FLOAT32, *CLOSE, *request.param)
+        made.wait_ready()
+        yield made
 
 
 def ask(stack: Stack, node: Server, stream: Stream) -> list[bytes]:
     """The node's events for what is asked next."""
-    fields: dict[str, Any] = dict(stream.asked.fields)
-    if stream.asked.start:
-        params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=stream.asked.start)
-        fields[FIELD] = sign(params, read_secret(stack.secret_file))
-    headers = {"content-type": "application/json", TOKEN_IDS_HEADER: "1"}
-    answer = httpx.post(
-        node.url + stream.asked.endpoint, content=msgspec.json.encode(fields), headers=headers, timeout=60
-    )
-    assert answer.status_code == 200, answer.text
+    start = stream.asked.start
+    fields: dict[str, Any] = {**stream.asked.fields, **(stack.leg("decode", start=start) if start else {})}
+    body = msgspec.json.decode(msgspec.json.encode(fields))  # some are kept as they were sent
+    answer = node.ask(stream.asked.endpoint, body, {TOKEN_IDS_HEADER: "1"})
     return [event + events.END for event in answer.content.split(events.END)[:-1]]
 
 
 def emoji_tokens(stack: Stack, node: Server) -> list[int]:
     """The byte tokens of an emoji and of a letter."""
-    found = httpx.post(f"{node.url}/tokenize", json={"model": stack.model, "prompt": "😀a"}, timeout=30)
-    ids: list[int] = found.json()["tokens"]
+    ids: list[int] = node.ask("/tokenize", {"model": stack.model, "prompt": "😀a"}).json()["tokens"]
     assert len(ids) == 5
     return ids
 
@@ -134,7 +125,7 @@ def comparable(stream: bytes) -> dict[str, Any]:
     return found
 
 
-STEP = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
+STEP = pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.exhaustive)])
 
 
 @pytest.mark.parametrize("node", [TOOLS], ids=["tools"], indirect=True)

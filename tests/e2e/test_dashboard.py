@@ -39,18 +39,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     running.stop()
 
 
-@pytest.fixture
-def proxy(stack: Stack, trio: Trio, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
-    """A proxy with an admin token over two decode nodes, and the one of them that may be lost."""
-    token = tmp_path / "admin"
+def proxy_over(stack: Stack, trio: Trio, folder: Path, *more: Server) -> Server:
+    """Start a proxy with an admin token over the nodes that all tests share, and more decode nodes."""
+    token = folder / "admin"
     token.write_text(ADMIN_TOKEN)
-    second = stack.node("decode", *FLOAT32, name="decode-of-dashboard")
-    second.wait_ready()
-    made = stack.proxy([trio.prefill], [trio.decode, second], "--admin-token-file", str(token), name="proxy-dashboard")
-    made.wait_ready()
-    yield made, second
-    made.stop()
-    second.stop()
+    flags = ("--admin-token-file", str(token))
+    return stack.proxy([trio.prefill], [trio.decode, *more], *flags, name="proxy-dashboard")
 
 
 def prompt(trio: Trio, seed: int) -> list[int]:
@@ -108,13 +102,13 @@ def keep(taken: bytes, path: Path) -> None:
 
 
 async def test_a_live_request_is_drawn_from_layer_to_layer(
-    trio: Trio, browser: Browser, proxy: tuple[Server, Server]
+    stack: Stack, trio: Trio, browser: Browser, tmp_path: Path
 ) -> None:
     """A real prompt in six chunks: every layer that P computed and pushed, and D's instants on the same axis."""
-    server, _ = proxy
+    server = proxy_over(stack, trio, tmp_path)
     async with browser.tab() as tab:
         await show(tab, server.url)
-        await until(tab, "document.querySelectorAll('.node').length === 3")
+        await until(tab, "document.querySelectorAll('.node').length === 2")
         request_id = await stream(trio, server.url, seed=1)
         await until(tab, f"document.querySelector('#request-rows tr.chosen')?.dataset.id === {request_id!r}")
         await until(tab, "document.querySelector('#handover rect.step') !== null")
@@ -135,10 +129,11 @@ async def test_a_live_request_is_drawn_from_layer_to_layer(
     "DASHBOARD_PICTURES" not in os.environ, reason="it is for pictures; of fakes: test_dashboard_page.py"
 )
 async def test_a_killed_node_and_a_drained_one_are_seen(
-    trio: Trio, browser: Browser, proxy: tuple[Server, Server], tmp_path: Path
+    stack: Stack, trio: Trio, browser: Browser, tmp_path: Path
 ) -> None:
     """Under traffic: a node that is killed is down within moments, one that is drained through the page gets no more work."""
-    server, second = proxy
+    second = stack.node("decode", *FLOAT32, name="decode-of-dashboard")
+    server = proxy_over(stack, trio, tmp_path, second)
     card = f"document.querySelector('[data-url=\"{second.url}\"]')"
     async with browser.tab() as tab, traffic(trio, server.url):
         await show(tab, server.url, height=900)

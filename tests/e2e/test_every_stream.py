@@ -1,6 +1,5 @@
 """A decode node is killed, stopped, drained or cut off in the middle of a stream: the client has one server's stream, whatever kind it is."""
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from benchmarks.usage import descendants
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.test_adapters import RANK, write_adapter
 from tests.e2e.test_cut_streams import ASKED, CASES, CLOSE, TOOLS, comparable, emoji_tokens
@@ -57,28 +55,17 @@ def running(stack: Stack, folder: Path, *flags: str) -> Iterator[Nodes]:
     token.write_text(f"{ADMIN}\n")
     flags = (*FLOAT32, *CLOSE, *slow_step.FLAGS, *flags)
     slow = {slow_step.STEP_S: str(STEP_S)}
-    prefill = stack.node("prefill", *flags)
-    decode = [stack.node("decode", *flags, name=f"decode{number}", env=slow) for number in range(2)]
-    plain = stack.plain(*flags)
-    for server in (prefill, *decode, plain):
-        server.wait_ready()
-    with Valve(decode[0].url) as first, Valve(decode[1].url) as second:
-        valves = [first, second]
-        proxy = stack.proxy(
-            [prefill],
-            valves,  # type: ignore[arg-type]  # they have urls
-            "--admin-token-file",
-            str(token),
-            env=SETTINGS,
-        )
-        proxy.wait_ready()
-        try:
+    with stack.stopping():
+        prefill = stack.node("prefill", *flags)
+        decode = [stack.node("decode", *flags, name=f"decode{number}", env=slow) for number in range(2)]
+        plain = stack.plain(*flags)
+        for server in (*decode, plain):
+            server.wait_ready()
+        with Valve(decode[0].url) as first, Valve(decode[1].url) as second:
+            valves = [first, second]
+            proxy = stack.proxy([prefill], valves, "--admin-token-file", str(token), env=SETTINGS)
             yield Nodes(stack, decode, valves, proxy, plain)
             print({name: value for name, value in proxy.metrics().items() if "resumed_total{" in name})
-        finally:
-            for valve in valves:
-                valve.whole.set()
-            stack.stop(proxy, prefill, plain, *decode)
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +82,6 @@ def other_nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Itera
     adapter = ("--enable-lora", "--max-lora-rank", str(RANK), "--lora-modules")
     with running(stack, folder, *PLUGIN, *adapter, f"tuned={write_adapter(folder / 'tuned', 3)}") as made:
         yield made
-
-
-def whole(server: Server, path: str, body: dict[str, Any]) -> bytes:
-    """A stream that nothing disturbs."""
-    got = httpx.post(server.url + path, json=body, timeout=60)
-    assert got.status_code == 200, got.text
-    return got.content
 
 
 def disturbed(nodes: Nodes, path: str, body: dict[str, Any], after: int, fault: str) -> bytes:
@@ -125,31 +105,17 @@ def strike(nodes: Nodes, fault: str) -> Callable[[], None]:
     busy = [node["url"] for node in found if node["role"] == "decode" and node["requests"]]
     number = next((at for at, valve in enumerate(nodes.valves) if valve.url in busy), 0)
     node, valve = nodes.decode[number], nodes.valves[number]
-    assert node.child is not None
     if fault == "kill":
         node.kill()
-        return lambda: restart(node)
+        return node.spawn
     if fault == "stop":
-        pids = [node.child.pid, *descendants(node.child.pid)]
-        send(signal.SIGSTOP, pids)
-        return lambda: send(signal.SIGCONT, pids)
+        node.signal(signal.SIGSTOP)
+        return lambda: node.signal(signal.SIGCONT)
     if fault == "cut":
         valve.whole.clear()
         return valve.whole.set
     drain(nodes, valve, draining=True)
     return lambda: drain(nodes, valve, draining=False)
-
-
-def restart(node: Server) -> None:
-    """Start a node that was killed."""
-    node.spawn()
-    node.wait_ready()
-
-
-def send(number: int, pids: list[int]) -> None:
-    """Send a signal to these processes."""
-    for pid in pids:
-        os.kill(pid, number)
 
 
 def drain(nodes: Nodes, valve: Valve, *, draining: bool) -> None:
@@ -161,6 +127,8 @@ def drain(nodes: Nodes, valve: Valve, *, draining: bool) -> None:
 
 def until_ready(nodes: Nodes) -> None:
     """Wait until all nodes are in use, and have nothing left of what was disturbed."""
+    for node in nodes.decode:
+        node.wait_ready()
     deadline = time.monotonic() + 60
     while True:
         found = nodes.proxy.http.get(f"{nodes.proxy.url}/ready").json()["nodes"]
@@ -184,7 +152,7 @@ def event_of(events: int, place: str) -> int:
 
 def compared(nodes: Nodes, path: str, body: dict[str, Any], fault: str, place: str) -> None:
     """Disturb a stream, and compare it with one server's."""
-    expected = whole(nodes.plain, path, body)
+    expected = nodes.plain.ask(path, body).content
     after = event_of(expected.count(b"\n\n"), place)
 
     before = resumed(nodes)
@@ -207,7 +175,6 @@ QUICK = {
     ("tools required", "stop", "middle"),
     ("JSON", "cut", "middle"),
     ("three answers", "drain", "middle"),
-    ("response", "drain", "middle"),
 }
 
 
@@ -233,22 +200,22 @@ def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str
         return
     for seed in range(100):
         body = {"model": other_nodes.stack.model, "stream": True, **THOUGHTS, "seed": seed}
-        said = whole(other_nodes.plain, CHAT, body)
+        said = other_nodes.plain.ask(CHAT, body).content
         if said.count(b'"reasoning":') > 4 and said.count(b'"content":"') > 6:
             compared(other_nodes, CHAT, body, fault, place)
             return
     pytest.fail("no answer with thoughts and text")
 
 
-@pytest.mark.parametrize(("seed", "fault"), [(None, "kill"), (3, "stop")])
+@pytest.mark.parametrize(("seed", "fault"), [pytest.param(None, "kill", marks=pytest.mark.exhaustive), (3, "stop")])
 def test_a_whole_answer_goes_on(nodes: Nodes, seed: int | None, fault: str) -> None:
     """Its decode node is struck when it has named some tokens; the next one starts with them."""
     body = {"model": nodes.stack.model, "prompt": "The sea", "max_tokens": 40, "ignore_eos": True}
     body |= {"temperature": 0} if seed is None else {"temperature": 1.0, "seed": seed}
-    expected = httpx.post(f"{nodes.plain.url}{COMPLETIONS}", json=body, timeout=120).json()
+    expected = nodes.plain.ask(COMPLETIONS, body).json()
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
-        asked = pool.submit(httpx.post, f"{nodes.proxy.url}{COMPLETIONS}", json=body, timeout=120)
+        asked = pool.submit(nodes.proxy.ask, COMPLETIONS, body)
         time.sleep(30 * STEP_S)
         mend = strike(nodes, fault)
         got = asked.result()

@@ -2,14 +2,26 @@
 
 import pytest
 
-from tests.e2e.fidelity import run
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import CHUNKS_TOKENS, bfloat16_cell, float32_cells, problems_of
 from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+EVERY = 3  # of the prompts that all tests share: seven, the shortest among them, and one of 3,000 tokens
 
-def test_every_cell_is_exact(stack: Stack) -> None:
-    """Alone and 16 at once, whole and chunked, cold and warm: same tokens, same logprobs, every byte accounted for."""
-    cells = run(stack, 8)
 
-    assert [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems] == []
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(chunk, marks=() if chunk == 256 else pytest.mark.exhaustive) for chunk in CHUNKS_TOKENS]
+)
+def test_every_cell_is_exact(stack: Stack, trio: Trio, chunk: int) -> None:
+    """Alone and 16 at once, cold and warm: same tokens, same logprobs, every byte accounted for."""
+    cells = float32_cells(stack, trio.prompts[::EVERY], trio.reference[::EVERY], chunk)
+
+    assert problems_of(cells) == []
+
+
+@pytest.mark.exhaustive
+def test_bytes_in_half_precision_are_those_that_were_computed(stack: Stack, trio: Trio) -> None:
+    """Tokens are not compared: plain vLLM differs from itself."""
+    assert problems_of([bfloat16_cell(stack, trio.prompts[::EVERY])]) == []

@@ -1,11 +1,9 @@
 """The prefill node samples the first token as the client asks for it, and the decode node goes on from there as one server would."""
 
 import json
-import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from threading import Timer
 from typing import Any, NamedTuple
 
@@ -14,15 +12,14 @@ import pytest
 
 from baton.contracts.http import PATH_HEADER
 from baton.deploy.embedded_model import WEIGHTS
-from benchmarks.usage import descendants
 from tests.e2e.client import LOGPROB_TOLERANCE
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
-from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.stack import ANSWER_TIMEOUT_S, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-TIMEOUT_S = 60.0
+PROMPT_TOKENS = 600  # three chunks on the prefill node
 EVENTS = {"/v1/completions": 1, "/v1/chat/completions": 2, "/v1/messages": 3}  # up to the first token
 FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
 SCHEMA = {
@@ -58,45 +55,10 @@ ASKED: Mapping[str, dict[str, Any]] = {
 }
 
 
-ASYNCHRONOUS: Mapping[str, Any] = {"env": {"BATON_CPU_ASYNC_SCHEDULING": "1"}}
-STAGES, RANKS = ("--pipeline-parallel-size", "2"), ("--tensor-parallel-size", "2")
-DRAFTS = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}))
-
-
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_answers_are_those_of_one_server(trio: Trio, streamed: bool) -> None:
     """Whatever decides which token comes first; also where the prompt lies in the decode node's prefix cache already."""
     compare(trio.plain, trio.decode, trio.proxy, ASKED, streamed=streamed)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("prefill", "decode", "more"),
-    [
-        pytest.param((), (), ASYNCHRONOUS, id="asynchronous"),
-        pytest.param(STAGES, RANKS, {}, id="pp2 to tp2"),
-        pytest.param(RANKS, STAGES, {}, id="tp2 to pp2"),
-        pytest.param((), DRAFTS, {}, id="drafts"),
-    ],
-)
-def test_nodes_of_other_kinds(
-    stack: Stack, trio: Trio, prefill: Sequence[str], decode: Sequence[str], more: Mapping[str, Any]
-) -> None:
-    """One rank of several samples; under asynchronous scheduling its token comes from another thread."""
-    nodes = stack.node("prefill", *FLOAT32, *prefill, **more), stack.node("decode", *FLOAT32, *decode, **more)
-    for node in nodes:
-        node.wait_ready()
-    proxy = stack.proxy([nodes[0]], [nodes[1]])
-    proxy.wait_ready()
-    if (
-        decode is DRAFTS
-    ):  # where vLLM on a CPU differs from itself, but for one greedy request at a time (docs/runner.md)
-        compare(trio.plain, nodes[1], proxy, {"greedy": ASKED["greedy"]}, streamed=True, at_once=1)
-    else:
-        compare(trio.plain, nodes[1], proxy, ASKED, streamed=True)
-
-    for server in (proxy, *nodes):
-        server.stop()
 
 
 def compare(
@@ -109,7 +71,7 @@ def compare(
     at_once: int = 4,
 ) -> None:
     """Ask the same of one server and of a pair; every request must start with the prefill node's token."""
-    prompts = choose_prompts(3)
+    prompts = [prompt[:PROMPT_TOKENS] for prompt in choose_prompts(3)]
     common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 20, "logprobs": 3, "return_token_ids": True}
     bodies = [(name, common | {"prompt": prompt} | more) for name, more in asked.items() for prompt in prompts]
     batches = at_once > 1
@@ -151,8 +113,7 @@ class Told(NamedTuple):
 def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
     """Ask for a completion."""
     more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
-    response = httpx.post(server.url + "/v1/completions", json=body | more, timeout=TIMEOUT_S)
-    assert response.status_code == 200, response.text
+    response = server.ask("/v1/completions", body | more)
     if streamed:
         events = response.text.split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
@@ -198,7 +159,7 @@ def test_the_client_has_its_first_token_while_the_decode_node_is_stopped(
     body: dict[str, Any] = {"model": trio.model, "max_tokens": 12, "stream": True, **more}
     prompt = "Who is Clara Voss, and what did the harbour master write?"
     body |= {"prompt": prompt} if path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
-    wanted = texts(httpx.post(trio.plain.url + path, json=body, timeout=TIMEOUT_S).raise_for_status().text)
+    wanted = texts(trio.plain.ask(path, body).text)
     before = trio.proxy.metrics().get('baton_first_tokens_total{source="relayed"}', 0.0)
 
     first: list[str] = []
@@ -216,36 +177,20 @@ def test_the_client_has_its_first_token_while_the_decode_node_is_stopped(
 
 def ask_stopped(trio: Trio, path: str, body: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Ask for a stream while the decode node is stopped; return the texts that came before it went on, for 15 s at most, and all."""
-    events = EVENTS[path]
-    with stopped(trio.decode), httpx.stream("POST", trio.proxy.url + path, json=body, timeout=TIMEOUT_S) as response:
-        late = Timer(15, resume, [trio.decode])
-        late.start()
-        lines, first = response.iter_lines(), ""
-        while len(texts(first)) < events:
-            first += next(lines) + "\n"
-        in_time = late.is_alive()
-        late.cancel()
-        resume(trio.decode)
-        return texts(first) if in_time else [], texts(first + "\n".join(lines))
-
-
-@contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    """Stop all processes of a server during the block, or until `resume`."""
-    assert server.child is not None
-    for pid in (server.child.pid, *descendants(server.child.pid)):
-        os.kill(pid, signal.SIGSTOP)
+    trio.decode.signal(signal.SIGSTOP)
+    late = Timer(15, trio.decode.signal, [signal.SIGCONT])
+    late.start()
     try:
-        yield
+        with httpx.stream("POST", trio.proxy.url + path, json=body, timeout=ANSWER_TIMEOUT_S) as response:
+            lines, first = response.iter_lines(), ""
+            while len(texts(first)) < EVENTS[path]:
+                first += next(lines) + "\n"
+            in_time = late.is_alive()
+            trio.decode.signal(signal.SIGCONT)
+            return texts(first) if in_time else [], texts(first + "\n".join(lines))
     finally:
-        resume(server)
-
-
-def resume(server: Server) -> None:
-    """Have a stopped server go on."""
-    assert server.child is not None
-    for pid in (server.child.pid, *descendants(server.child.pid)):
-        os.kill(pid, signal.SIGCONT)
+        late.cancel()
+        trio.decode.signal(signal.SIGCONT)
 
 
 def texts(stream: str) -> list[str]:

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, DISAGGREGATED
-from baton.contracts.kv_transfer import FIELD, Grid, Grids, TransferParams, new_transfer_id, sign
-from baton.contracts.secret import generate_secret, read_secret
+from baton.contracts.kv_transfer import Grid, Grids, new_transfer_id
+from baton.contracts.secret import generate_secret
 from benchmarks.overlap.network import NetworkError
 from tests.e2e.client import Answer, body_for, complete, difference
 from tests.e2e.conftest import Trio
@@ -51,13 +51,12 @@ def hosts_of_ranks(server: Server) -> list[str]:
 
 def hold_and_cancel(stack: Stack, prefill: Server, prompt: list[int]) -> None:
     """Let a prompt be computed that no decode node asks for, and cancel it: P keeps its blocks until every rank lets go."""
-    transfer_id, grids = new_transfer_id(), Grids(Grid(tp=2), Grid())
-    params = TransferParams(transfer_id=transfer_id, role="prefill", peer="", grids=grids)
-    leg = {FIELD: sign(params, read_secret(stack.secret_file)), "max_tokens": 1}
-    with httpx.Client(timeout=60, headers={"Authorization": f"Bearer {stack.token}"}) as client:
-        assert client.post(f"{prefill.url}/v1/completions", json=body_for(stack.model, prompt) | leg).status_code == 200
-        assert missing_blocks(prefill)
-        cancelled = client.post(prefill.url + CANCEL_PATH, json={"transfer_ids": [transfer_id]}).json()
+    transfer_id = new_transfer_id()
+    leg = stack.leg("prefill", transfer_id=transfer_id, grids=Grids(Grid(tp=2), Grid()))
+    prefill.ask("/v1/completions", body_for(stack.model, prompt, max_tokens=1, **leg))
+    assert missing_blocks(prefill)
+    authorized = {"Authorization": f"Bearer {stack.token}"}
+    cancelled = prefill.ask(CANCEL_PATH, {"transfer_ids": [transfer_id]}, authorized).json()
     assert cancelled == {"cancelled": 1, "were_open": 1}
     settle(prefill, GIVEN_BACK_WITHIN_S)
 
@@ -75,10 +74,7 @@ def test_tensor_parallel_ranks_of_a_prefill_node_on_two_hosts(stack: Stack, trio
     """Each rank sends its heads from its own host, and hears of cancels; with one host gone the node is, and no answer."""
     prefill = hosts.spread("prefill", "-tp", "2", "--max-num-batched-tokens", "512")
     decode = hosts.server("decode", 0, *COMMON)
-    for server in (prefill.first, decode):
-        server.wait_ready()
     proxy = stack.proxy([prefill.first], [decode], name="proxy-hosts")
-    proxy.wait_ready()
     longest = max(trio.prompts, key=len)
 
     served_exactly(trio, proxy)
@@ -102,10 +98,7 @@ def test_pipeline_stages_of_a_decode_node_on_two_hosts(stack: Stack, trio: Trio,
     """Each stage takes its layers at its own host, and the last one, which samples, is far; told to stop, all drain together."""
     prefill = hosts.server("prefill", 1, *COMMON)
     decode = hosts.spread("decode", "-pp", "2")
-    for server in (prefill, decode.first):
-        server.wait_ready()
     proxy = stack.proxy([prefill], [decode.first], name="proxy-hosts")
-    proxy.wait_ready()
 
     served_exactly(trio, proxy)
 

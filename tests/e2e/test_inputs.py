@@ -3,16 +3,14 @@
 import base64
 import io
 
-import httpx
 import pytest
 import torch
 
 from baton.contracts.http import LOCAL, PATH_HEADER, REASON_HEADER
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Stack
-from tests.e2e.test_kv_dtypes import stopped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 
 def test_a_prompt_of_embeddings_is_computed_where_it_is_decoded(stack: Stack, trio: Trio) -> None:
@@ -28,14 +26,11 @@ def test_a_prompt_of_embeddings_is_computed_where_it_is_decoded(stack: Stack, tr
     }
     flags = (*FLOAT32, "--enable-prompt-embeds")
     decode, plain = stack.node("decode", *flags), stack.plain(*flags)
-    with stopped(stack, decode, plain):
-        proxy = stack.proxy([trio.prefill], [decode])
-        with stopped(stack, proxy):
-            ours, theirs = (
-                httpx.post(f"{server.url}/v1/completions", json=body, timeout=60) for server in (proxy, plain)
-            )
+    proxy = stack.proxy([trio.prefill], [decode])
+    plain.wait_ready()
 
-    assert ours.status_code == theirs.status_code == 200, ours.text
+    ours, theirs = (server.ask("/v1/completions", body) for server in (proxy, plain))
+
     assert ours.json()["choices"][0]["text"] == theirs.json()["choices"][0]["text"]
     assert ours.headers[PATH_HEADER] == LOCAL
     assert ours.headers[REASON_HEADER] == "the prompt is given as embeddings"

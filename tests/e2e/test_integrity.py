@@ -72,9 +72,7 @@ def test_a_block_that_nobody_owns_is_reported_with_its_history(stack: Stack, tri
     order = tmp_path / "leak"
     target, env = "tests.e2e.targets:leaking_decode_node", {LEAK_FILE: str(order)}
     decode = stack.node("decode", *FLOAT32, name="leaking", target=target, env=env)
-    decode.wait_ready()
     proxy = stack.proxy([trio.prefill], [decode])
-    proxy.wait_ready()
     (first,) = answers(proxy.url, stack.model, trio.prompts[9:10])
     settle(decode, GIVEN_BACK_WITHIN_S)
     assert decode.integrity()["ok"] is True
@@ -92,4 +90,3 @@ def test_a_block_that_nobody_owns_is_reported_with_its_history(stack: Stack, tri
     assert history[:2] == ["… reserved for the peer of … which ended …", "… given to … which ended …"]
     assert "integrity: " in decode.tail(200)
     assert finding["blocks"][0] in decode.tail(200)
-    stack.stop(proxy, decode)

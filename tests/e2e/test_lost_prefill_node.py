@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from baton.contracts.http import RECOMPUTED
-from baton.contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
-from baton.contracts.secret import read_secret
+from baton.contracts.kv_transfer import new_transfer_id
 from tests.e2e.client import Answer, body_for, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
@@ -27,16 +26,13 @@ def _is_pushing(prefill: Server) -> bool:
 
 async def kill_unseen(stack: Stack, prefill: Server, decode: Server, prompt: list[int]) -> Answer:
     """Send both legs without a proxy, whose prefill leg would break too, and kill P amid the push."""
-    secret, transfer_id = read_secret(stack.secret_file), new_transfer_id()
-
-    def leg(role: Role, peer: str) -> dict[str, object]:
-        return {FIELD: sign(TransferParams(transfer_id=transfer_id, role=role, peer=peer), secret)}
-
+    transfer_id = new_transfer_id()
     async with httpx.AsyncClient(timeout=UNSEEN_ANSWERED_WITHIN_S) as client:
         (address,) = prefill.info()["control_addresses"]
-        first = body_for(stack.model, prompt, max_tokens=1, **leg("prefill", ""))
+        first = body_for(stack.model, prompt, max_tokens=1, **stack.leg("prefill", transfer_id=transfer_id))
         prefilling = asyncio.create_task(client.post(f"{prefill.url}/v1/completions", json=first))
-        answer = asyncio.create_task(complete(client, decode.url, stack.model, prompt, **leg("decode", address)))
+        leg = stack.leg("decode", address, transfer_id=transfer_id)
+        answer = asyncio.create_task(complete(client, decode.url, stack.model, prompt, **leg))
         while not await asyncio.to_thread(_is_pushing, prefill):
             assert not answer.done(), "the prompt was pushed before the kill"
             await asyncio.sleep(0.002)
@@ -64,4 +60,3 @@ def test_a_decode_node_that_alone_can_tell_does_not_wait_for_silence(stack: Stac
     assert "does not answer" in found.reason
     settle(decode, within_s=ANSWERED_WITHIN_S)
     assert decode.transfers()["worker"]["totals"]["fences"] >= 1
-    decode.stop()

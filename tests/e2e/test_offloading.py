@@ -37,10 +37,7 @@ class Offloading:
         self.plain = trio.plain
         self.prefill = self._node(stack, "prefill", "--max-num-batched-tokens", "256")
         self.decode = self._node(stack, "decode")
-        for server in (self.prefill, self.decode):
-            server.wait_ready()
         self.proxy = stack.proxy([self.prefill], [self.decode])
-        self.proxy.wait_ready()
         longest = sorted(range(len(trio.prompts)), key=lambda index: len(trio.prompts[index]))[-3:]
         self.prompts = [trio.prompts[index] for index in longest]
         self.reference = [trio.reference[index] for index in longest]
@@ -68,9 +65,8 @@ class Offloading:
 @pytest.fixture(scope="module")
 def pair(stack: Stack, trio: Trio) -> Iterator[Offloading]:
     """Servers that the tests of this file share."""
-    made = Offloading(stack, trio)
-    yield made
-    stack.stop(made.proxy, made.decode, made.prefill)
+    with stack.stopping():
+        yield Offloading(stack, trio)
 
 
 def loaded(server: Server) -> float:

@@ -29,16 +29,11 @@ def collector() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def proxy(stack: Stack, collector: Receiver) -> Iterator[Server]:
+def proxy(stack: Stack, collector: Receiver) -> Server:
     """A proxy in front of one prefill and one decode node, all traced."""
     flags = (*FLOAT32, "--otlp-traces-endpoint", f"{collector.url}/v1/traces")
     nodes = [stack.node(role, *flags, name=f"traced {role}", env=ENGINES) for role in ("prefill", "decode")]
-    for node in nodes:
-        node.wait_ready()
-    front = stack.proxy(nodes[:1], nodes[1:], "--otlp-endpoint", collector.url, name="traced proxy")
-    front.wait_ready()
-    yield front
-    stack.stop(front, *nodes)
+    return stack.proxy(nodes[:1], nodes[1:], "--otlp-endpoint", collector.url, name="traced proxy")
 
 
 def ask(stack: Stack, proxy: Server, headers: dict[str, str]) -> None:

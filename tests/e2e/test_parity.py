@@ -4,16 +4,17 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from baton.contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER
 from tests.e2e.parity.allowed import ALLOWED, explained
 from tests.e2e.parity.axes import AXES, cases, request
 from tests.e2e.parity.compare import differences
-from tests.e2e.parity.trio import ParityTrio
-from tests.e2e.stack import Stack
+from tests.e2e.parity.trio import STORES, ParityTrio
+from tests.e2e.stack import FLOAT32, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -27,9 +28,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 @pytest.fixture(scope="module")
 def parity(stack: Stack) -> Iterator[ParityTrio]:
     """Servers of this module alone: what was asked before shows in `cached_tokens`."""
-    made = ParityTrio(stack)
-    yield made
-    made.stop()
+    with stack.stopping():
+        yield ParityTrio(stack)
 
 
 def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
@@ -59,6 +59,26 @@ def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
     assert all(exchanged[value] for value in EXACT_BETWEEN_NODES), exchanged
     assert not exchanged["prompt_logprobs", "1"]  # on the decode node alone
     assert {allowed.name for allowed in ALLOWED} == needed
+
+
+def test_a_conversation_goes_on_where_it_is_stored(stack: Stack, parity: ParityTrio) -> None:
+    """With two decode nodes: the first answer is disaggregated and stored, the second is made where that is."""
+    second_node = stack.node("decode", *FLOAT32, env=STORES, name="other-decode")
+    proxy = stack.proxy([parity.prefill], [parity.decode, second_node])
+    asked: dict[str, Any] = {"model": stack.model, "max_output_tokens": 8, "temperature": 0}
+    with httpx.Client(base_url=proxy.url, timeout=60) as client:
+        for index in range(3):
+            first = client.post("/v1/responses", json={**asked, "input": f"Who keeps ship {index}?"})
+            previous = first.json()["id"]
+            more = {"input": "And why?", "previous_response_id": previous}
+            second = client.post("/v1/responses", json={**asked, **more})
+            assert (first.status_code, first.headers[PATH_HEADER]) == (200, DISAGGREGATED), first.text
+            assert (second.status_code, second.headers[PATH_HEADER]) == (200, LOCAL), second.text
+            assert second.json()["previous_response_id"] == previous
+            assert client.get(f"/v1/responses/{previous}").json()["id"] == previous
+        unknown = client.get("/v1/responses/resp_unheard_of")
+
+    assert unknown.status_code == 404
 
 
 def test_the_documentation_lists_what_differs() -> None:

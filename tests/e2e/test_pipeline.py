@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -47,7 +47,6 @@ def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) ->
 
     found = answers(server.url, stack.model, trio.prompts, at_once=AT_ONCE)
     seen = counts(server)
-    server.stop()
 
     assert [difference(want, got) for want, got in zip(trio.reference, found, strict=True)] == [""] * len(found)
     steps = seen[0]["sent"]
@@ -64,60 +63,30 @@ def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> No
 
     found = answers(server.url, stack.model, trio.prompts[:6], at_once=AT_ONCE)
     seen = counts(server)
-    server.stop()
 
     assert [difference(want, got) for want, got in zip(trio.reference[:6], found, strict=True)] == [""] * len(found)
     assert {value for stage in seen for value in stage.values()} == {0}
 
 
-def stage_process(server: Server, rank: int) -> int:
-    """The process id of a stage of this server."""
-    return server.process(f"VLLM::Worker_PP{rank}")
-
-
-class Running:
-    """A request under way, in a thread of its own."""
-
-    def __init__(self, server: Server, prompt: list[int], model: str) -> None:
-        self.chunks = 0
-        self.ended: list[str] = []  # how it ended
-        self._started = threading.Event()
-        body = body_for(model, prompt, max_tokens=2000, stream=True)
-        self._thread = threading.Thread(target=self._run, args=(server.url + "/v1/completions", body), daemon=True)
-        self._thread.start()
-        assert self._started.wait(ENDED_WITHIN_S)
-
-    def _run(self, url: str, body: dict[str, Any]) -> None:
-        try:
-            with httpx.Client(timeout=ENDED_WITHIN_S) as client, client.stream("POST", url, json=body) as response:
-                for line in response.iter_lines():
-                    if '"error"' in line:
-                        self.ended.append("error event")
-                        return
-                    self.chunks += bool(line)
-                    if self.chunks > 2:
-                        self._started.set()
-            self.ended.append("complete")
-        except httpx.TimeoutException:
-            self.ended.append("nothing came")
-        except httpx.HTTPError:
-            self.ended.append("connection lost")
-        finally:
-            self._started.set()
-
-    def how_it_ends(self) -> str:
-        """Wait for its end."""
-        self._thread.join(2 * ENDED_WITHIN_S)
-        return self.ended[0] if self.ended else "not at all"
-
-
-@pytest.fixture
-def hurt(stack: Stack) -> Iterator[Server]:
-    """A server of two stages that may be damaged; what is left of it is killed."""
-    server = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
-    yield server
-    if server.child is not None and server.child.poll() is None:
-        server.kill()
+def how_it_ends(server: Server, body: dict[str, Any], under_way: threading.Event) -> str:
+    """Read a stream to its end."""
+    chunks = 0
+    try:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=ENDED_WITHIN_S) as response:
+            for line in response.iter_lines():
+                if '"error"' in line:
+                    return "error event"
+                chunks += bool(line)
+                if chunks > 2:
+                    under_way.set()
+    except httpx.TimeoutException:
+        return "nothing came"
+    except httpx.HTTPError:
+        return "connection lost"
+    else:
+        return "complete"
+    finally:
+        under_way.set()
 
 
 @pytest.mark.parametrize(
@@ -129,16 +98,18 @@ def hurt(stack: Stack) -> Iterator[Server]:
         pytest.param(1, signal.SIGSTOP, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_request_ends_when_a_stage_does(
-    stack: Stack, hurt: Server, trio: Trio, rank: int, signal_number: signal.Signals
-) -> None:
+def test_a_request_ends_when_a_stage_does(stack: Stack, trio: Trio, rank: int, signal_number: signal.Signals) -> None:
     """It is told so, and the server ends for whoever restarts it: by the death, or when a step's time is over."""
-    request = Running(hurt, trio.prompts[0], stack.model)
-    began = time.monotonic()
+    hurt = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
+    body = body_for(stack.model, trio.prompts[0], max_tokens=2000, stream=True)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(how_it_ends, hurt, body, under_way := threading.Event())
+        assert under_way.wait(ENDED_WITHIN_S)
+        began = time.monotonic()
 
-    os.kill(stage_process(hurt, rank), signal_number)
+        os.kill(hurt.process(f"VLLM::Worker_PP{rank}"), signal_number)
 
-    assert request.how_it_ends() in ("error event", "connection lost")
+        assert ending.result() in ("error event", "connection lost")
     assert time.monotonic() - began < ENDED_WITHIN_S
     assert hurt.child is not None
     hurt.child.wait(ENDED_WITHIN_S)

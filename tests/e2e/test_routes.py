@@ -1,22 +1,21 @@
-"""Routes beyond completions and chats on the real stack: passed ones, stored responses, the document; and what is billed."""
+"""Routes beyond completions and chats on the real stack: passed ones, the document; and what is billed."""
 
 from typing import Any
 
 import httpx
 import pytest
 
-from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER
+from baton.contracts.http import LOCAL, PATH_HEADER
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
-from tests.e2e.parity.trio import STORES
-from tests.e2e.stack import FLOAT32, Stack
+from tests.e2e.stack import Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-def cached_tokens(url: str, body: dict[str, Any]) -> int:
+def cached_tokens(server: Server, body: dict[str, Any]) -> int:
     """How much of a prompt a server says was cached."""
-    usage = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["usage"]
+    usage = server.ask("/v1/completions", body).json()["usage"]
     return int(usage["prompt_tokens_details"]["cached_tokens"])
 
 
@@ -25,7 +24,7 @@ def test_received_kv_is_not_billed_as_cached(trio: Trio) -> None:
     fresh = [777, *max(trio.prompts, key=len)]
     bodies = [body_for(trio.model, prompt, max_tokens=2) for prompt in (fresh, fresh, [*fresh, 5, 6, 7])]
 
-    ours, plain = ([cached_tokens(server.url, body) for body in bodies] for server in (trio.proxy, trio.plain))
+    ours, plain = ([cached_tokens(server, body) for body in bodies] for server in (trio.proxy, trio.plain))
 
     assert ours == plain
     assert ours[0] == 0
@@ -65,28 +64,3 @@ def test_the_document_carries_vllms_schemas(trio: Trio) -> None:
         assert "properties" in schemas[name], name
     assert "/tokenize" in document["paths"]
     assert "/start_profile" not in document["paths"]
-
-
-def test_a_conversation_goes_on_where_it_is_stored(stack: Stack) -> None:
-    """With two decode nodes: the first answer is disaggregated and stored, the second is made where that is."""
-    nodes = [stack.node("prefill", *FLOAT32, env=STORES)]
-    nodes += [stack.node("decode", *FLOAT32, env=STORES, name=f"decode-{index}") for index in range(2)]
-    for node in nodes:
-        node.wait_ready()
-    proxy = stack.proxy(nodes[:1], nodes[1:])
-    proxy.wait_ready()
-    asked: dict[str, Any] = {"model": stack.model, "max_output_tokens": 8, "temperature": 0}
-    with httpx.Client(base_url=proxy.url, timeout=60) as client:
-        for index in range(3):
-            first = client.post("/v1/responses", json={**asked, "input": f"Who keeps boat {index}?"})
-            previous = first.json()["id"]
-            more = {"input": "And why?", "previous_response_id": previous}
-            second = client.post("/v1/responses", json={**asked, **more})
-            assert (first.status_code, first.headers[PATH_HEADER]) == (200, DISAGGREGATED), first.text
-            assert (second.status_code, second.headers[PATH_HEADER]) == (200, LOCAL), second.text
-            assert second.json()["previous_response_id"] == previous
-            assert client.get(f"/v1/responses/{previous}").json()["id"] == previous
-        unknown = client.get("/v1/responses/resp_unheard_of")
-    stack.stop(proxy, *nodes)
-
-    assert unknown.status_code == 404

@@ -1,12 +1,11 @@
 """Our model runner in real servers: whatever is asked for, it answers what the engine's own does."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-import httpx
 import pytest
 
 from baton.deploy.embedded_model import WEIGHTS
@@ -18,15 +17,14 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ENGINE = ("--worker-cls", "baton.model_runner.cpu.EngineWorker")
-OURS = ("--worker-cls", "baton.model_runner.cpu.Worker")
 SPECULATION: Mapping[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},  # drafts on the host
     # Drafts on the device, before the step's tokens come; the target itself, so that drafts of another step would show.
     "draft": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": 3},
 }
+COUNTED = "baton_token_to_host_seconds_count"
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
 AT_ONCE = 8
-TIMEOUT_S = 120.0
 
 FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
 
@@ -47,9 +45,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
 
 def answer(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
     """Ask; return the answers."""
-    response = httpx.post(server.url + "/v1/completions", json=body, timeout=TIMEOUT_S)
-    assert response.status_code == 200, response.text
-    found: list[dict[str, Any]] = response.json()["choices"]
+    found: list[dict[str, Any]] = server.ask("/v1/completions", body).json()["choices"]
     return found
 
 
@@ -114,11 +110,9 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def wanted(stack: Stack, prompts: list[list[int]]) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """What the engine's own runner answers."""
-    server = started(stack, *ENGINE, name="engine")
-    yield answers(server, stack.model, prompts)
-    server.stop()
+def wanted(trio: Trio, prompts: list[list[int]]) -> dict[str, list[dict[str, Any]]]:
+    """What plain vLLM answers."""
+    return answers(trio.plain, trio.model, prompts)
 
 
 def test_what_is_asked_for_makes_a_difference(wanted: dict[str, list[dict[str, Any]]]) -> None:
@@ -133,18 +127,15 @@ def test_what_is_asked_for_makes_a_difference(wanted: dict[str, list[dict[str, A
 
 
 def test_ours_answers_like_the_engine_s(
-    stack: Stack, prompts: list[list[int]], wanted: dict[str, list[dict[str, Any]]]
+    trio: Trio, prompts: list[list[int]], wanted: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """As nodes run it: synchronous scheduling, tokens that are on the host at once."""
-    server = started(stack, *OURS, name="ours", env=DEVELOPMENT)
+    """A node runs ours unless it is told otherwise, and counts its tokens on `/metrics`."""
+    before = trio.decode.metrics()[COUNTED]
 
-    found = answers(server, stack.model, prompts)
-    seen = report(server)
-    server.stop()
+    found = answers(trio.decode, trio.model, prompts)
 
     assert differences(wanted, found) == []
-    assert (seen["runner"], seen["async_scheduling"]) == ("CpuRunner", False)
-    assert seen["tokens"]["submitted"] > 0
+    assert trio.decode.metrics()[COUNTED] > before
 
 
 @pytest.mark.parametrize("scheduling", [pytest.param("synchronous", marks=pytest.mark.exhaustive), "asynchronous"])
@@ -157,7 +148,6 @@ def test_late_tokens_change_no_answer(
 
     found = answers(server, stack.model, prompts)
     seen = report(server)
-    server.stop()
 
     assert differences(wanted, found) == []
     assert seen["async_scheduling"] == (scheduling == "asynchronous")
@@ -187,23 +177,11 @@ def test_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]], met
     assert accepted["late"] == accepted["engine"] > 0
 
 
-def test_a_node_shows_how_its_tokens_come(trio: Trio) -> None:
-    """Nodes run our runner unless they are told otherwise, and count on `/metrics`."""
-    answer(trio.plain, body_for(trio.model, trio.prompts[0]))
-    httpx.post(
-        trio.proxy.url + "/v1/completions", json=body_for(trio.model, trio.prompts[0]), timeout=TIMEOUT_S
-    ).raise_for_status()
-
-    assert trio.decode.metrics()["baton_token_to_host_seconds_count"] > 0
-
-
 def test_a_node_can_run_the_engine_s_own_runner(stack: Stack) -> None:
     """With `model_runner: engine`; its series are there, and empty."""
     server = stack.node("decode", *FLOAT32, "--model-runner", "engine", name="engine-node")
     server.wait_ready()
 
     answer(server, body_for(stack.model, [1, 2, 3]))
-    shown = server.metrics()
-    server.stop()
 
-    assert shown["baton_token_to_host_seconds_count"] == 0
+    assert server.metrics()[COUNTED] == 0

@@ -1,8 +1,6 @@
 """Speculative decoding on either node: the tokens of one plain server that does without."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -28,24 +26,16 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@contextmanager
-def served(stack: Stack, prefill: str, decode: str) -> Iterator[tuple[Server, Server]]:
-    """Yield the proxy and the decode node of a pair that speculates so."""
+def served(stack: Stack, prefill: str, decode: str) -> tuple[Server, Server]:
+    """Return the proxy and the decode node of a pair that speculates so."""
     heads = {name: METHODS[name] | {"model": write_head(name, stack.folder / name)} for name in ("eagle", "eagle3")}
     methods = METHODS | heads
     flags = [
         [*FLOAT32, *VERIFY, *(["--speculative-config", json.dumps(methods[method])] if method else [])]
         for method in (prefill, decode)
     ]
-    made = [stack.node("prefill", *flags[0], "--max-num-batched-tokens", "256"), stack.node("decode", *flags[1])]
-    try:
-        for node in made:
-            node.wait_ready()
-        made.append(stack.proxy(made[:1], made[1:]))
-        made[-1].wait_ready()
-        yield made[2], made[1]
-    finally:
-        stack.stop(*made)
+    nodes = [stack.node("prefill", *flags[0], "--max-num-batched-tokens", "256"), stack.node("decode", *flags[1])]
+    return stack.proxy(nodes[:1], nodes[1:]), nodes[1]
 
 
 def accepted(node: Server) -> float:
@@ -78,17 +68,17 @@ def test_tokens_do_not_depend_on_who_speculates(
     stack: Stack, trio: Trio, prefill: str, decode: str, least_accepted: float | None
 ) -> None:
     """Exact whichever side drafts; a drafter's KV travels where both have it, so that D drafts as if it had computed it."""
-    with served(stack, prefill, decode) as (proxy, node):
-        prompts, expected = trio.prompts[::3], trio.reference[::3]
+    proxy, node = served(stack, prefill, decode)
+    prompts, expected = trio.prompts[::3], trio.reference[::3]
 
-        found = answers(proxy.url, stack.model, prompts, at_once=3)
+    found = answers(proxy.url, stack.model, prompts, at_once=3)
 
-        for prompt, wanted, got in zip(prompts, expected, found, strict=True):
-            assert difference(wanted, got) == "", f"{len(prompt)} tokens"
-            assert got.path == DISAGGREGATED, got.reason
-        totals = node.transfers()["worker"]["totals"]
-        assert totals["failed"] == totals["mismatched"] == 0
-        assert totals["verified"] == totals["loaded"] > 0
-        if least_accepted is not None:
-            print(f"{prefill or 'none'} to {decode}: accepted {accepted(node):.3f}")
-            assert accepted(node) >= least_accepted
+    for prompt, wanted, got in zip(prompts, expected, found, strict=True):
+        assert difference(wanted, got) == "", f"{len(prompt)} tokens"
+        assert got.path == DISAGGREGATED, got.reason
+    totals = node.transfers()["worker"]["totals"]
+    assert totals["failed"] == totals["mismatched"] == 0
+    assert totals["verified"] == totals["loaded"] > 0
+    if least_accepted is not None:
+        print(f"{prefill or 'none'} to {decode}: accepted {accepted(node):.3f}")
+        assert accepted(node) >= least_accepted

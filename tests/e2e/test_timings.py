@@ -12,7 +12,6 @@ from baton.contracts.http import DISAGGREGATED, TRACE_PATH
 from tests.e2e.client import Answer, body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
-from tests.e2e.stack import Server
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -75,7 +74,8 @@ def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
     answer, _ = ask(trio, seed=2)
     ended_us = time.time() * 1e6
 
-    joined = [event for server in (trio.prefill, trio.decode) for event in trace(server, answer.transfer_id)]
+    path = f"{TRACE_PATH}?transfer_id={answer.transfer_id}"
+    joined: list[dict[str, Any]] = [event for server in (trio.prefill, trio.decode) for event in server.get(path)]
 
     spans = {event["name"]: event for event in joined if event["ph"] == "X"}
     assert set(spans) == {
@@ -92,18 +92,6 @@ def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
     commit_us = spans["exposed push"]["ts"] + spans["exposed push"]["dur"]
     assert commit_us <= spans["commit to first step"]["ts"] + 2  # rounding, and two reads of two clocks
     assert spans["waiting for KV"]["ts"] < spans["pushes"]["ts"] + spans["pushes"]["dur"]
-
-
-def trace(server: Server, transfer_id: str = "") -> list[dict[str, Any]]:
-    """A node's trace."""
-    response = server.http.get(
-        server.url + TRACE_PATH,
-        params={"transfer_id": transfer_id} if transfer_id else {},
-        headers={"Authorization": f"Bearer {server.token}"},
-    )
-    response.raise_for_status()
-    events: list[dict[str, Any]] = response.json()
-    return events
 
 
 def test_gauges_fall_when_no_step_runs_any_more(trio: Trio) -> None:

@@ -1,23 +1,19 @@
-"""One decode node names the tokens of its streams before it says them, and starts each of several answers with its own."""
+"""A decode node names the tokens of its streams before it says them, and starts each of several answers with its own."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import httpx
 import pytest
 
 from baton.contracts.http import TOKEN_IDS_HEADER, TOKENS_COMMENT
-from baton.contracts.kv_transfer import FIELD, TransferParams, new_transfer_id, sign
-from baton.contracts.secret import read_secret
 from baton.deploy.embedded_model import WEIGHTS
-from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.conftest import Trio
+from tests.e2e.stack import Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-TIMEOUT_S = 60.0
 ASKS = {TOKEN_IDS_HEADER: "1"}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MODEL: dict[str, Any] = {"model": str(WEIGHTS)}
@@ -35,19 +31,15 @@ class Event(NamedTuple):
     named: Ids  # so far, itself included
 
 
-@pytest.fixture(scope="module")
-def node(stack: Stack) -> Iterator[Server]:
-    """A decode node alone."""
-    made = stack.node("decode", *FLOAT32)
-    made.wait_ready()
-    yield made
-    stack.stop(made)
+@pytest.fixture
+def node(trio: Trio) -> Server:
+    """A decode node, asked without a proxy."""
+    return trio.decode
 
 
 def stream(node: Server, path: str, body: dict[str, Any]) -> list[Event]:
     """Return a stream's events; the lines with tokens stand in front of an event's other lines."""
-    response = httpx.post(node.url + path, json=body | {"stream": True}, headers=ASKS, timeout=TIMEOUT_S)
-    assert response.status_code == 200, response.text
+    response = node.ask(path, body | {"stream": True}, ASKS)
     named: defaultdict[int, list[int]] = defaultdict(list)
     events = []
     for block in response.text.removesuffix("\n\n").split("\n\n"):
@@ -65,8 +57,7 @@ def stream(node: Server, path: str, body: dict[str, Any]) -> list[Event]:
 
 def whole(node: Server, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the choices of an answer that is not streamed."""
-    response = httpx.post(node.url + path, json=body | {"return_token_ids": True}, headers=headers, timeout=TIMEOUT_S)
-    assert response.status_code == 200, response.text
+    response = node.ask(path, body | {"return_token_ids": True}, headers)
     assert TOKENS_COMMENT.decode() not in response.text
     choices: list[dict[str, Any]] = response.json()["choices"]
     return choices
@@ -115,25 +106,16 @@ def test_apis_that_do_not_say_ids_name_them_too(node: Server, path: str, body: d
             delta = event.data["delta"]
             text += delta if isinstance(delta, str) else delta["text"]
             prompt = {"tokens": event.named[0], **MODEL}
-            so_far = httpx.post(node.url + "/detokenize", json=prompt, timeout=TIMEOUT_S).json()["prompt"]
-            assert so_far.startswith(text)
+            assert node.ask("/detokenize", prompt).json()["prompt"].startswith(text)
     assert text == wanted["message"]["content"]
     assert events[-1].named == {0: wanted["token_ids"]}
 
 
 def test_without_the_header_nothing_is_named(node: Server) -> None:
     """The stream is vLLM's own."""
-    body = GREEDY | {"prompt": "The harbour", "max_tokens": 4, "stream": True}
-    response = httpx.post(node.url + COMPLETIONS, json=body, timeout=TIMEOUT_S)
+    response = node.ask(COMPLETIONS, GREEDY | {"prompt": "The harbour", "max_tokens": 4, "stream": True})
 
     assert not any(line.startswith(":") for line in response.text.splitlines())
-
-
-def leg(stack: Stack, start: list[list[int]], *, several: bool = False) -> dict[str, Any]:
-    """What the proxy adds to a body of which tokens are known."""
-    ids = tuple(map(tuple, start))
-    params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=ids, several=several)
-    return {FIELD: sign(params, read_secret(stack.secret_file))}
 
 
 @pytest.mark.parametrize(
@@ -150,20 +132,24 @@ def test_each_answer_goes_on_from_its_own_tokens(stack: Stack, node: Server, ask
     body = MODEL | asked | {"max_tokens": 10}
     several = isinstance(asked["prompt"], list)
     wanted = whole(node, COMPLETIONS, body)
-    before = node.transfers()["scheduler"]["totals"]["started"]
+    before = node.transfers()["scheduler"]
     ids = [choice["token_ids"] for choice in wanted]
 
+    def leg(known: list[list[int]]) -> dict[str, Any]:
+        return stack.leg("decode", start=tuple(map(tuple, known)), several=several)
+
     for known in ([ids[0][:5], [], ids[2][:2]], [ids[0], ids[1][:1]]):
-        got = whole(node, COMPLETIONS, body | leg(stack, known, several=several), ASKS)
+        got = whole(node, COMPLETIONS, body | leg(known), ASKS)
         names = ("index", "token_ids", "text", "finish_reason")
         assert [[choice[name] for name in names] for choice in got] == [
             [choice[name] for name in names] for choice in wanted
         ]
-        events = stream(node, COMPLETIONS, body | leg(stack, known, several=several))
+        events = stream(node, COMPLETIONS, body | leg(known))
         assert events[-1].named == dict(enumerate(ids))
 
-    assert node.transfers()["scheduler"]["totals"]["started"] - before == 8
-    assert "start" not in node.transfers()["scheduler"]["refused"]
+    after = node.transfers()["scheduler"]
+    assert after["totals"]["started"] - before["totals"]["started"] == 8
+    assert after["refused"] == before["refused"]
     assert node.integrity()["ok"]
 
 

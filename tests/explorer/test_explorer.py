@@ -1,5 +1,9 @@
 """The real machines hold I1 to I5 in every interleaving; every machine with a guard missing is found out."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.explorer.anything import Anything
@@ -13,8 +17,9 @@ from tests.explorer.suite import QUICK
 from tests.explorer.words import story
 from tests.explorer.world import World
 
-# Left to `make explore` and `make test-all`.
-LARGE = {"two, no crash", "two, one block", "two D ranks", "two P ranks"}
+# Left to `make explore` and `make test-all`; of the scopes there are smaller ones.
+LARGE = {"network", "crash", "two, no crash", "two, one block", "two D ranks", "two P ranks"}
+SCOPES = QUICK.scopes | {f"{name}, one fault": replace(QUICK.scopes[name], faults=1) for name in ("network", "crash")}
 FAR = {
     "free everything with a fence",
     "give the token to all prompts",
@@ -25,11 +30,15 @@ FAR = {
 }
 
 
+def _marked(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else ()) for name in names]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK.scopes)
+@pytest.mark.parametrize("name", _marked(SCOPES))
 def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     """Every state that can be reached is visited, each is sound, and each comes to rest."""
-    result = explore(World(QUICK.scopes[name]))
+    result = explore(World(SCOPES[name]))
 
     print(f"{name}: {result.states:,} states, depth {result.depth}, {result.seconds:.1f} s")
     assert not result.violation, story(result.trace, result.violation)
@@ -37,9 +46,7 @@ def test_no_interleaving_breaks_an_invariant(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else ()) for name in QUICK.scenes]
-)
+@pytest.mark.parametrize("name", _marked(QUICK.scenes))
 def test_no_network_breaks_an_invariant(name: str) -> None:
     """The same over a network that loses, repeats and reorders as it likes."""
     result = exhaust(Sides(QUICK.scenes[name]))

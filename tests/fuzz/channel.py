@@ -1,8 +1,7 @@
 """A listener that answers, a peer that asks it, and raw connections to its port.
 
-`python -m tests.fuzz.channel --connects 10000` opens and closes that many, and says what it cost. With `--listen` it is
-a listener and nothing else until its input ends, for tests that need one in a process of its own, and prints how many
-connections it refused.
+`python -m tests.fuzz.channel` is a listener and nothing else until its input ends, for tests that need one in a process of
+its own, and prints how many connections it refused.
 """
 
 import argparse
@@ -39,10 +38,10 @@ class Echo:
             self.listener.send(peer, payload)
 
     def on_tick(self) -> None:
-        """Nothing."""
+        pass
 
     def on_disconnect(self, peer: PeerKey) -> None:
-        """Nothing."""
+        pass
 
 
 def listen() -> tuple[ControlLoop, str]:
@@ -115,38 +114,13 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def storm(connects: int) -> int:
-    """Open and close connections, and print what is left of them. Returns an exit status."""
-    listener, address = listen()
-    listener.start()
-    with Peer(address) as peer:
-        served = peer.is_answered()
-        before, memory, began = descriptors(), resident_bytes(), time.monotonic()
-        for _ in range(connects):
-            peer.dial().close()
-        took_s = time.monotonic() - began
-        served = served and peer.is_answered() and peer.is_let_in()
-        counted = comes_true(lambda: refused(listener) == connects)
-        closed = comes_true(lambda: descriptors() <= before)
-        print(f"{connects} connections in {took_s:.1f} s; counted as refused: {refused(listener)}")
-        print(f"descriptors: {before} before, {descriptors()} after")
-        print(f"memory: {memory / 1e6:.1f} MB before, {resident_bytes() / 1e6:.1f} MB after")
-        print(f"a peer and a newcomer are served: {served}")
-    listener.stop()
-    return 0 if served and counted and closed else 1
-
-
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connects", type=int, default=10_000)
-    parser.add_argument("--listen", action="store_true")
     parser.add_argument("--descriptors", type=int, help="how many descriptors this process may have")
     arguments = parser.parse_args()
     if arguments.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.descriptors, arguments.descriptors))
-    if not arguments.listen:
-        return storm(arguments.connects)
     loop, address = listen()
     loop.start()
     print(address, flush=True)

@@ -62,7 +62,6 @@ class Errors(logging.Handler):
         self.complaints = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
         message = record.getMessage()
         if record.levelno == logging.ERROR and _COMPLAINT.search(message) and HONEST not in message:
             self.complaints += 1

@@ -30,7 +30,6 @@ class Arrivals:
         loop._handler = self
 
     def on_payload(self, peer: PeerKey, payload: bytes) -> None:
-        """Pass it on."""
         self._handler.on_payload(peer, payload)
         if self.honest is None:
             self.known.add(peer)
@@ -38,11 +37,9 @@ class Arrivals:
             self.frames += 1
 
     def on_tick(self) -> None:
-        """Pass it on."""
         self._handler.on_tick()
 
     def on_disconnect(self, peer: PeerKey) -> None:
-        """Pass it on."""
         self._handler.on_disconnect(peer)
 
 
@@ -115,7 +112,6 @@ class Lines:
             dialler.lost_connection()
 
     def close(self) -> None:
-        """Close everything."""
         for dialler in self._diallers:
             dialler.close()
         self._listener.close()

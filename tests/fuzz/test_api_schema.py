@@ -8,7 +8,7 @@ from tests.fuzz.api_schema import run
 from tests.fuzz.raw_http.stage import stage
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # it installs schemathesis; odd fields and bodies: test_raw_http.py
 @pytest.mark.timeout(400)
 async def test_generated_requests_find_no_fault_of_ours(tmp_path: Path) -> None:
     """Every operation of the document is asked, in good and in bad ways."""

@@ -61,7 +61,6 @@ class World:
             self._honest_engines = list(self.ranks.decode._consumer.domains.current.values())
 
     def stop(self) -> None:
-        """Stop everything."""
         self.ranks.decode.stop()
         self.ranks.prefill.stop()
         self.lines.close()

@@ -28,22 +28,3 @@ def stack(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> I
 def reference(stack: Stack) -> Reference:
     """What one plain server answers."""
     return reference_from(stack)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many cells there were, and how long each took."""
-    ran = [
-        (report.head_line or report.nodeid, report.outcome, report.duration)
-        for outcome in ("passed", "failed")
-        for report in terminalreporter.getreports(outcome)
-        if report.when == "call" and "tests/matrix/" in report.nodeid
-    ]
-    if not ran:
-        return
-    terminalreporter.section("cells of the matrix")
-    for name, outcome, seconds in ran:
-        terminalreporter.write_line(f"{outcome:<7} {seconds:6.1f} s  {name}")
-    exact = sum(outcome == "passed" for _, outcome, _ in ran)
-    terminalreporter.write_line(
-        f"{len(ran)} cells, {exact} exact, {sum(each[2] for each in ran):.0f} s, the one plain server not counted"
-    )

@@ -1,14 +1,11 @@
-"""Tiny models with random weights, one of each kind of attention and MLP, written once and kept for the next run.
+"""Tiny models with random weights, one of each kind of attention, MLP and recurrent layer, written once and kept for the next run.
 
-Their text means nothing; their KV caches have the shapes of the real ones'. Weights are drawn wide, so that what stands
-in the cache decides about the next token: in float32 a block that is missing or stale shows in the logprobs.
-
-    python -m tests.matrix.models FOLDER     writes all of them
+Their text means nothing; their KV caches have the shapes and the groups of the real ones'. Weights are drawn wide, so that
+what stands in the cache decides about the next token: in float32 a block that is missing or stale shows in the logprobs.
 """
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +50,8 @@ _MLA: Final[Mapping[str, Any]] = MappingProxyType(
         "topk_group": 1,
     }
 )
+_GROUPED: Final[Mapping[str, Any]] = MappingProxyType({**DECODER, "head_dim": 32})
+_UNCACHED: Final = ("--no-enable-prefix-caching",)
 # Where a CPU has AMX, vLLM takes a backend that knows bfloat16 alone. This one has blocks of 16 tokens; vLLM then computes
 # prompts whole and keeps no prefix cache. Seen with a plain server: other tokens for a prompt alone and among three.
 _MLA_FLAGS: Final = ("--attention-backend", "CPU_MLA")
@@ -65,6 +64,11 @@ class Recipe(NamedTuple):
     changes: Mapping[str, Any]
     flags: Sequence[str] = ()  # of every server with this model
     is_repeatable: bool = True  # vLLM gives the same tokens for a prompt alone and among others
+    config: str = ""  # where its class is called otherwise
+    window: int = 0  # tokens
+    has_states: bool = False  # of recurrent layers
+    defaults: Mapping[str, Any] = DECODER
+    block_tokens: int = 128
 
 
 MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -76,36 +80,147 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
         "moe-qk-norm": Recipe(
             "Qwen3Moe", {"head_dim": 32, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
         ),
-        "mla-v2": Recipe("DeepseekV2", {**_MLA, "topk_method": "greedy"}, _MLA_FLAGS, is_repeatable=False),
-        "mla-v3": Recipe("DeepseekV3", {**_MLA, "topk_method": "noaux_tc"}, _MLA_FLAGS, is_repeatable=False),
+        "mla-v2": Recipe(
+            "DeepseekV2", {**_MLA, "topk_method": "greedy"}, _MLA_FLAGS, is_repeatable=False, block_tokens=16
+        ),
+        "mla-v3": Recipe(
+            "DeepseekV3", {**_MLA, "topk_method": "noaux_tc"}, _MLA_FLAGS, is_repeatable=False, block_tokens=16
+        ),
+        "mistral": Recipe("Mistral", {}, window=200, defaults=_GROUPED),
+        "gemma3": Recipe(
+            "Gemma3",
+            {
+                "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+                "query_pre_attn_scalar": 32,
+                "pad_token_id": 0,
+            },
+            window=256,
+            defaults=_GROUPED,
+            config="Gemma3Text",
+        ),
+        "gpt-oss": Recipe(
+            "GptOss",
+            {
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "max_position_embeddings": 32 * CONTEXT_TOKENS,  # as its way of stretching positions wants it
+            },
+            window=128,
+            defaults=_GROUPED,
+        ),
+        # The last two layers keep no KV: they read that of the last full and the last sliding one before them.
+        "gemma3n": Recipe(
+            "Gemma3n",
+            {
+                "num_hidden_layers": 6,
+                "layer_types": ["sliding_attention", "full_attention"] * 3,
+                "num_kv_shared_layers": 2,
+                "vocab_size_per_layer_input": tokens.VOCABULARY_SIZE,
+                "hidden_size_per_layer_input": 16,
+                "laurel_rank": 8,
+                "altup_num_inputs": 2,
+                "pad_token_id": 0,
+            },
+            window=256,
+            defaults=_GROUPED,
+            config="Gemma3nText",
+        ),
+        # No attention at all.
+        "mamba2": Recipe(
+            "Mamba2",
+            {
+                "vocab_size": tokens.VOCABULARY_SIZE,
+                "hidden_size": 128,
+                "num_hidden_layers": 4,
+                "num_heads": 8,
+                "head_dim": 32,
+                "state_size": 16,
+                "n_groups": 2,
+                "chunk_size": 64,
+                "initializer_range": 0.1,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "pad_token_id": 0,
+            },
+            has_states=True,
+            defaults={},
+            flags=_UNCACHED,
+            block_tokens=CONTEXT_TOKENS,
+        ),
+        # Each layer has both, and blocks for attention are made as long as a state.
+        "falcon-h1": Recipe(
+            "FalconH1",
+            {
+                "mamba_d_ssm": 256,
+                "mamba_n_heads": 8,
+                "mamba_d_head": 32,
+                "mamba_d_state": 64,
+                "mamba_n_groups": 2,
+                "mamba_chunk_size": 64,
+                "pad_token_id": 0,
+            },
+            has_states=True,
+            defaults=_GROUPED,
+            flags=_UNCACHED,
+            block_tokens=256,
+        ),
+        # Three layers with a gated delta net to one with attention. vLLM's kernels for CPUs know bfloat16 alone.
+        "qwen3-next": Recipe(
+            "Qwen3Next",
+            {
+                "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                "linear_num_key_heads": 1,
+                "linear_num_value_heads": 2,
+                "linear_key_head_dim": 128,  # vLLM's kernels know no other
+                "linear_value_head_dim": 128,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 64,
+                "shared_expert_intermediate_size": 64,
+            },
+            has_states=True,
+            defaults=_GROUPED,
+            flags=(*_UNCACHED, "--dtype", "bfloat16"),
+            block_tokens=640,
+            is_repeatable=False,
+        ),
     }
 )
 
 
-def ensure(name: str, folder: Path = CACHE) -> Path:
-    """Return where a model lies, and write it unless it is there."""
+def lengths(name: str) -> Sequence[int]:
+    """Prompt lengths, tokens: up to a block, and long.
+
+    With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
+    block that the decode node still reads. With states, those about the end of a block, and one of which a single token is
+    left for the prefill node.
+    """
     recipe = MODELS[name]
-    return ensure_written(folder / name, recipe.family, {**DECODER, **recipe.changes})
+    if recipe.window:
+        edge = recipe.window - 1
+        return 1, 100, edge + 3 * 128, edge + 9 * 128, 10 * 128 + 1, 1500
+    if recipe.has_states:
+        edge = min(recipe.block_tokens, 640)
+        return 1, 2, 3, 100, edge, edge + 1, edge + 2, 2 * edge + 1, 1500
+    return 1, 40, 100, 300, 700, 1500
 
 
-def ensure_written(place: Path, family: str, settings: Mapping[str, Any], config: str = "") -> Path:
-    """Write a model unless it is there; return its place.
+def ensure(name: str, folder: Path = CACHE) -> Path:
+    """Return where a model lies, and write it unless it is there.
 
     It is built beside its place and moved there whole, so that two sessions may do so at once.
-
-    Args:
-        place: its folder.
-        family: of `<family>Config` and `<family>ForCausalLM`.
-        settings: of its configuration.
-        config: where that class is called otherwise.
     """
-    recipe = json.dumps({"seed": SEED, "family": family, **settings}, indent=2) + "\n"
+    made_of, place = MODELS[name], folder / name
+    window = {"sliding_window": made_of.window} if made_of.window else {}
+    settings = {**made_of.defaults, **window, **made_of.changes}
+    recipe = json.dumps({"seed": SEED, "family": made_of.family, **settings}, indent=2) + "\n"
     if (place / RECIPE).is_file() and (place / RECIPE).read_text() == recipe:
         return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as partial:
-        made = Path(partial) / place.name
-        _write(made, family, settings, config or family)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as partial:
+        made = Path(partial) / name
+        _write(made, made_of.family, settings, made_of.config or made_of.family)
         (made / RECIPE).write_text(recipe)
         shutil.rmtree(place, ignore_errors=True)  # of another recipe, or half a one
         made.replace(place)
@@ -120,10 +235,3 @@ def _write(folder: Path, family: str, settings: Mapping[str, Any], config: str) 
     torch.manual_seed(SEED)
     getattr(transformers, f"{family}ForCausalLM")(made).save_pretrained(folder)
     tokens.write(tokens.load(), folder, CONTEXT_TOKENS)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m tests.matrix.models FOLDER")
-    for each in MODELS:
-        print(ensure(each, Path(sys.argv[1])), flush=True)

@@ -1,6 +1,5 @@
 """KV of every kind of model is handed over exactly: short prompts, chunked ones, prefix hits, clients that leave."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,17 @@ from tests.matrix.models import MODELS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
+# A latent cache, windows, states: the others differ less from the embedded model.
+REPRESENTATIVE = [Kind("mla-v3"), Kind("gpt-oss"), Kind("falcon-h1")]
+# Several groups, or MLA's cache, which every rank has whole, between nodes of one rank and of two.
+RANKS = [
+    Kind("mla-v2", 2, 1),
+    Kind("mla-v2", 1, 2),
+    Kind("gemma3", 2, 1, divides_blocks=True),
+    Kind("gemma3", 1, 2, divides_blocks=True),
+    Kind("gpt-oss", 2, 2),
+]
+
 
 @pytest.fixture(scope="module")
 def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
@@ -20,25 +30,15 @@ def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield running
 
 
-def _kinds(*names: str) -> list[Kind]:
-    return [Kind(name) for name in names]
-
-
-# One with a latent cache: the others differ less from the embedded model.
-@pytest.mark.parametrize("pair", _kinds("mla-v3"), indirect=True, ids=str)
+@pytest.mark.parametrize("pair", REPRESENTATIVE, indirect=True, ids=str)
 def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
     """Short, chunked, with a cached prefix, with a client that leaves."""
-    assert [problem for cell in CELLS for problem in asyncio.run(pair.run(cell))] == []
+    assert [problem for cell in CELLS for problem in pair.run(cell)] == []
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(
-    "pair",
-    [*_kinds(*MODELS), Kind("mla-v2", ("-tp", "2"), ()), Kind("mla-v2", (), ("-tp", "2"))],
-    indirect=True,
-    ids=str,
-)
+@pytest.mark.parametrize("pair", [*map(Kind, MODELS), *RANKS], indirect=True, ids=str)
 def test_every_model_is_exact(pair: Pair, cell: str) -> None:
-    """Each model in each way; MLA's cache, which every rank has whole, also between nodes of one rank and of two."""
-    assert asyncio.run(pair.run(cell)) == []
+    """Each model in each way."""
+    assert pair.run(cell) == []

@@ -1,8 +1,7 @@
-"""Runs one cell: real nodes, a proxy, the same prompts as one plain server got."""
+"""Runs one cell of `cells.py`: real nodes, a proxy, the same prompts as one plain server got."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -17,7 +16,6 @@ from tests.matrix.cells import Cell
 PROMPTS = 6
 AT_ONCE = 3
 MEMORY = ("--kv-cache-memory-bytes", str(64 << 20))
-READY_WITHIN_S = 120.0
 LEAVE_AFTER_S = (0.01, 0.05, 0.2)
 COMMON = (*FLOAT32, *MEMORY, "--max-model-len", "4096", "--max-num-seqs", "16")
 NODE = (*COMMON, "--peer-timeout-s", "30")  # up to eight ranks share two cores
@@ -33,31 +31,18 @@ class Reference:
 
 def reference_from(stack: Stack) -> Reference:
     """Ask a plain server, one prompt at a time."""
-    plain = stack.plain(*FLOAT32)
-    plain.wait_ready()
-    prompts = choose_prompts(PROMPTS)
-    found = Reference(prompts, answers(plain.url, stack.model, prompts))
-    stack.stop(plain)
-    return found
-
-
-@contextmanager
-def served(stack: Stack, cell: Cell) -> Iterator[tuple[Server, Server, Server]]:
-    """Start the prefill node, the decode node and the proxy of a cell; stop them at the end."""
-    made = [stack.node("prefill", *NODE, *cell.prefill), stack.node("decode", *NODE, *cell.decode)]
-    try:
-        for node in made:
-            node.wait_ready(READY_WITHIN_S)
-        made.append(stack.proxy(made[:1], made[1:]))
-        made[-1].wait_ready()
-        yield made[0], made[1], made[2]
-    finally:
-        stack.stop(*made)
+    with stack.stopping():
+        plain = stack.plain(*FLOAT32)
+        plain.wait_ready()
+        prompts = choose_prompts(PROMPTS)
+        return Reference(prompts, answers(plain.url, stack.model, prompts))
 
 
 def run(stack: Stack, cell: Cell, reference: Reference) -> list[str]:
     """Serve every prompt and compare; then have a client leave, and see that nothing stays. Returns what was wrong."""
-    with served(stack, cell) as (prefill, decode, proxy):
+    with stack.stopping():
+        prefill, decode = stack.node("prefill", *NODE, *cell.prefill), stack.node("decode", *NODE, *cell.decode)
+        proxy = stack.proxy([prefill], [decode])
         halves = [prompt[: (len(prompt) + 1) // 2] for prompt in reference.prompts]
         for node, is_warm in ((prefill, cell.warm_prefill), (decode, cell.warm_decode)):
             if is_warm:

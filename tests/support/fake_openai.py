@@ -1,10 +1,8 @@
 """A fake OpenAI server with a fixed TTFT and ITL, models, metrics, and a fault for each request that is told to have one.
 
-It answers with vLLM's events (`fake_answers`). `python -m tests.support.fake_openai --port 8000` runs it as a process, for
-comparing load generators with each other.
+It answers with vLLM's events (`fake_answers`).
 """
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -19,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from baton.contracts.http import PATH_HEADER, error_body
 from tests.support.fake_answers import MODEL, Asked, stream, understand
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
-from tests.support.serve import Listening, serve
+from tests.support.serve import serve
 
 Fault = Literal["", "status", "hang", "drop", "empty", "no token", "cut", "silent end", "error event", "garbage"]
 METRICS: Final = """\
@@ -44,12 +42,10 @@ class _Protocol(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin a connection."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
 
@@ -161,19 +157,3 @@ async def _cancel_when_gone(receive: Any, task: asyncio.Task[Any] | None) -> Non
 def serving(app: FakeOpenAI) -> contextlib.AbstractAsyncContextManager[str]:
     """Serve it; its base URL."""
     return serve(app, http=_Protocol, timeout_keep_alive=60)
-
-
-async def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--ttft-ms", type=float, default=50)
-    parser.add_argument("--itl-ms", type=float, default=10)
-    arguments = parser.parse_args()
-    app = FakeOpenAI(ttft_s=arguments.ttft_ms / 1000, itl_s=arguments.itl_ms / 1000)
-    await Listening(app, port=arguments.port, http=_Protocol).start()
-    await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_main())

@@ -89,7 +89,6 @@ class _Protocol(HttpToolsProtocol):
     """Lets the application reach its connection, and counts requests on it."""
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self.request_number = getattr(self, "request_number", 0) + 1
         self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]

@@ -22,17 +22,14 @@ class FlippingFactory:
         self._flip = flip
 
     def sender(self, spans: Sequence[Span]) -> "FlippingSender":
-        """See `EngineFactory.sender`."""
         scratch = (ctypes.c_ubyte * SCRATCH_BYTES)()
         own = (ctypes.addressof(scratch), SCRATCH_BYTES)
         return FlippingSender(self._inner.sender([*spans, own]), scratch, self._flip)
 
     def receiver(self, spans: Sequence[Span]) -> ReceivingEngine:
-        """See `EngineFactory.receiver`."""
         return self._inner.receiver(spans)
 
     def close(self) -> None:
-        """See `EngineFactory.close`."""
         self._inner.close()
 
 
@@ -45,12 +42,10 @@ class FlippingSender:
         self._flip = flip
 
     def submit(self, target: str, copies: CopyPlan) -> "FlippingPush":
-        """See `SendingEngine.submit`."""
         damage = self._damage(list(copies)[-1]) if self._flip() else None
         return FlippingPush(self._inner, target, self._inner.submit(target, copies), damage)
 
     def capacity(self, target: str) -> int:
-        """See `SendingEngine.capacity`."""
         return self._inner.capacity(target)
 
     def _damage(self, copy: Copy) -> CopyPlan:
@@ -69,7 +64,6 @@ class FlippingPush:
         self._damage = damage
 
     def poll(self) -> bool | None:
-        """See `Push.poll`."""
         ended = self._push.poll()
         if ended and self._damage is not None:
             self._push, self._damage = self._sender.submit(self._target, self._damage), None

@@ -62,13 +62,11 @@ class LateCopies(OffloadingWorker):
         return self._later(job_id, self._load_after_s, len(blocks), copy)
 
     def get_finished(self) -> list[TransferResult]:
-        """See `OffloadingWorker`."""
         with self._lock:
             done, self._done = self._done, []
         return done
 
     def wait(self, job_ids: set[int]) -> None:
-        """See `OffloadingWorker`."""
         with self._lock:
             for job_id in sorted(job_ids & self._due.keys()):
                 self._make(job_id)

@@ -95,7 +95,6 @@ class LateEvent:
         self.done_at = self.device.record(stream or self.device.current_stream())
 
     def wait(self, stream: LateStream) -> None:
-        """See `LateStream.wait_event`."""
         stream.wait_event(self)
 
     def query(self) -> bool:
@@ -294,27 +293,21 @@ class LateTorch:
         self._devices = devices
 
     def set_device(self, device: Any) -> None:
-        """See `torch.cuda.set_device`."""
         self._find(device).enter()
 
     def current_device(self) -> int:
-        """See `torch.cuda.current_device`."""
         return int(getattr(self._host.current, "index", 0))
 
     def current_stream(self, device: Any = None) -> LateStream:
-        """See `torch.cuda.current_stream`."""
         return self._find(device).current_stream()
 
     def default_stream(self, device: Any = None) -> LateStream:
-        """See `torch.cuda.default_stream`."""
         return self._find(device).default_stream
 
     def synchronize(self, device: Any = None) -> None:
-        """See `torch.cuda.synchronize`."""
         self._find(device).synchronize()
 
     def Event(self, *, blocking: bool = False, enable_timing: bool = False) -> LateEvent:  # noqa: N802  # torch's
-        """See `torch.cuda.Event`."""
         return self._find(None).event(blocking=blocking)
 
     def Stream(self, device: Any = None) -> LateStream:  # noqa: N802  # torch's name
@@ -327,7 +320,6 @@ class LateTorch:
 
     @contextmanager
     def stream(self, stream: LateStream) -> Iterator[None]:
-        """See `torch.cuda.stream`."""
         with stream.device.using(stream):
             yield
 

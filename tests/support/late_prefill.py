@@ -115,7 +115,6 @@ class LateLink:
         self._free_at = 0.0
 
     def submit(self, target: str, plan: CopyPlan) -> "LatePush":
-        """See `SendingEngine`."""
         self._host.sleep(self._submit_s)
         self.submitted.append((self._host.now(), {self._layer_of(copy.src) for copy in plan}))
         begins_at = max(self._free_at, self._host.now())
@@ -125,7 +124,6 @@ class LateLink:
         return self.pushes[-1]
 
     def capacity(self, target: str) -> int:
-        """See `SendingEngine`."""
         return 1 << 20
 
 
@@ -140,7 +138,6 @@ class LatePush:
     seen_at: float | None = None  # when somebody saw that it had ended
 
     def poll(self) -> bool | None:
-        """See `Push`."""
         self.looks += 1
         if self.host.now() < self.ends_at:
             return None

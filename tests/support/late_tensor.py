@@ -118,11 +118,9 @@ class LateEvent:
         self._event: Event = world.device.event()
 
     def record(self, stream: SimpleNamespace | None = None) -> None:
-        """See `torch.Event`."""
         self._event.record(self._world.current if stream is None else stream.stream)
 
     def synchronize(self) -> None:
-        """See `torch.Event`."""
         self._world.event_waits += 1
         self._event.synchronize()
 

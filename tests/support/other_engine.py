@@ -4,12 +4,13 @@ Whoever has the folder first on its `PYTHONPATH` runs that version, on the torch
 it must be one that is built for the same torch.
 """
 
-import os
-import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+from tests.support.user_cache import cache, made_once
 
 OLDEST: Final = "0.28.0"  # that serves: 120 MB to fetch, 400 MB on disk
 INSTALL_S: Final = 300
@@ -22,24 +23,12 @@ def other_engine(version: str) -> Path:
     Raises:
         subprocess.CalledProcessError: the registry does not have it.
     """
-    folder = _cache() / f"{_PREFIX}{version}"
-    if not folder.exists():
-        making = folder.with_name(f"{folder.name}.{os.getpid()}")
-        try:
-            _unpack(version, making)
-            making.rename(folder)
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
-    return folder
+    return made_once(f"{_PREFIX}{version}", partial(_unpack, version))
 
 
 def unpacked() -> list[Path]:
     """Return the folders of the versions that are there already."""
-    return sorted(folder for folder in _cache().glob(f"{_PREFIX}*") if folder.name.count(".") == 2)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
+    return sorted(folder for folder in cache().glob(f"{_PREFIX}*") if folder.name.count(".") == 2)
 
 
 def _unpack(version: str, folder: Path) -> None:

@@ -3,13 +3,14 @@
 The pins lie in requirements/; a change of those makes another one.
 """
 
-import os
-import shutil
 import subprocess
 import sys
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from tests.support.user_cache import made_once
 
 REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements"
 INSTALL_S: Final = 300
@@ -22,16 +23,7 @@ def pinned_venv(name: str) -> Path:
         subprocess.CalledProcessError: the registry does not have them.
     """
     pins = REQUIREMENTS / f"{name}.txt"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
-    venv = cache / f"{name}-{sha256(pins.read_bytes()).hexdigest()[:12]}"
-    if not venv.exists():
-        making = venv.with_name(f"{venv.name}.{os.getpid()}")
-        try:
-            _make(making, pins)
-            making.rename(venv)
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
-    return venv
+    return made_once(f"{name}-{sha256(pins.read_bytes()).hexdigest()[:12]}", partial(_make, pins))
 
 
 def site_packages(venv: Path) -> Path:
@@ -39,7 +31,7 @@ def site_packages(venv: Path) -> Path:
     return next((venv / "lib").glob("python3.*")) / "site-packages"
 
 
-def _make(venv: Path, pins: Path) -> None:
+def _make(pins: Path, venv: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=INSTALL_S)
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--target", site_packages(venv), "-r", pins], check=True, timeout=INSTALL_S)

@@ -3,7 +3,6 @@
 For schemas and tools that only tests need. Versions are exact, so what is in the cache is what a fresh machine would get.
 """
 
-import os
 import subprocess
 import sys
 import tarfile
@@ -12,12 +11,14 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from tests.support import user_cache
+
 FETCH_S: Final = 180
 
 
 def cache() -> Path:
     """Return the folder where such things are kept."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton" / "fetched"
+    folder = user_cache.cache() / "fetched"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -18,7 +18,6 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture nothing."""
         yield
 
     async def main_loop(self) -> None:

@@ -55,16 +55,13 @@ class RealHost:
         self._changed = threading.Condition()
 
     def now(self) -> float:
-        """See `Host`."""
         return time.monotonic()
 
     def wait(self, key: object, until: float = inf) -> None:  # a wake-up too many is no harm
-        """See `Host`."""
         with self._changed:
             self._changed.wait(max(0.0, min(until - time.monotonic(), 0.05)))
 
     def notify(self, key: object) -> None:
-        """See `Host`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -107,7 +104,6 @@ class VirtualHost:
         self.close()
 
     def now(self) -> float:
-        """See `Host`."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
@@ -126,7 +122,6 @@ class VirtualHost:
             raise mine.error
 
     def notify(self, key: object) -> None:
-        """See `Host`."""
         for parked in self._parked:
             if parked.key is key and parked.at > self._now + self._wake_s:
                 parked.at, parked.order = self._now + self._wake_s, next(self._order)
@@ -209,16 +204,13 @@ class VirtualThread:
         self._alive = False
 
     def start(self) -> None:
-        """See `threading.Thread`."""
         self._alive = True
         self._host.enter(self._run)
 
     def is_alive(self) -> bool:
-        """See `threading.Thread`."""
         return self._alive
 
     def join(self, timeout: float | None = None) -> None:
-        """See `threading.Thread`."""
         until = inf if timeout is None else self._host.now() + timeout
         while self._alive and self._host.now() < until:
             self._host.wait(self, until)
@@ -240,12 +232,10 @@ class VirtualQueue:
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """See `queue.SimpleQueue`."""
         self._items.append(item)
         self._host.notify(self)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # Python's
-        """See `queue.SimpleQueue`."""
         until = inf if timeout is None else self._host.now() + timeout
         while not self._items:
             if not block or self._host.now() >= until:
@@ -254,13 +244,10 @@ class VirtualQueue:
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
-        """See `queue.SimpleQueue`."""
         return self.get(block=False)
 
     def qsize(self) -> int:
-        """See `queue.SimpleQueue`."""
         return len(self._items)
 
     def empty(self) -> bool:
-        """See `queue.SimpleQueue`."""
         return not self._items

@@ -12,16 +12,10 @@ class ParityTrio:
     """All of them, ready."""
 
     def __init__(self, stack: Stack) -> None:
-        self._stack, flags = stack, (*FLOAT32, *TOOLS)
+        flags = (*FLOAT32, *TOOLS)
         self.prefill = stack.node("prefill", *flags, name="parity-prefill", env=STORES)
         self.decode = stack.node("decode", *flags, name="parity-decode", env=STORES)
         self.plain: Server = stack.plain(*flags, name="parity-plain", env=STORES)
-        for server in (self.prefill, self.decode, self.plain):
-            server.wait_ready()
         self.proxy = stack.proxy([self.prefill], [self.decode], name="parity-proxy")
-        self.proxy.wait_ready()
+        self.plain.wait_ready()
         self.model = stack.model
-
-    def stop(self) -> None:
-        """Stop all."""
-        self._stack.stop(self.proxy, self.decode, self.prefill, self.plain)

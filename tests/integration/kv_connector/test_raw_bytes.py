@@ -83,7 +83,7 @@ def test_random_bytes_are_counted_and_forgotten(listener: ControlLoop, peer: Pee
 
 
 def test_connections_that_come_and_go_leave_nothing_behind(listener: ControlLoop, peer: Peer) -> None:
-    """500 after a warm-up: descriptors come back, memory stays. `python -m tests.fuzz.channel` opens 10,000."""
+    """500 after a warm-up: descriptors come back, memory stays."""
     for _ in range(200):
         peer.dial().close()
     before, memory = descriptors(), resident_bytes()
@@ -119,7 +119,7 @@ def hung_up(connection: socket.socket) -> bool:
 
 def test_a_process_without_descriptors_left_serves_its_peers_and_recovers() -> None:
     """More connections than it may have: who is in stays in, and newcomers get in when the time of those is up."""
-    command = [sys.executable, "-m", "tests.fuzz.channel", "--listen", "--descriptors", "100"]
+    command = [sys.executable, "-m", "tests.fuzz.channel", "--descriptors", "100"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         with Peer(process.stdout.readline().strip()) as peer, ExitStack() as stack:

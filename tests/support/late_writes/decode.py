@@ -41,7 +41,6 @@ class Unregistered(MooncakeFactory):
     """Registers everything but the last block of the last layer: a write there fails, and the batch with it (E1)."""
 
     def receiver(self, spans: Sequence[Span]) -> MooncakeReceiver:
-        """See `MooncakeFactory.receiver`."""
         *rest, (address, length) = sorted(spans)
         return super().receiver([*rest, (address, length - BLOCK_BYTES)])
 
