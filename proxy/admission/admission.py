@@ -47,22 +47,12 @@ class Admission:
         self.claims = ConnectionBudget(self._most_connections, self._say)
 
     def timeout_s(self, headers: RawHeaders) -> float:
-        """Return how long a request may take.
-
-        Raises:
-            BadRequestError: the client's own limit is no number.
-        """
         return timeout_s_of(headers, self._config.timeout_header.lower(), self._config.request_timeout_s)
 
     def inside(
         self, request: ClientRequest, scope: Scope, deadline: asyncio.Timeout
     ) -> AbstractAsyncContextManager[None]:
-        """Wait for the request's turn, and hold its place for the block.
-
-        Raises:
-            BadRequestError: its priority is no integer.
-            RetryLaterError: it is not let in.
-        """
+        """Wait for the request's turn, and hold its place for the block."""
         when_s = deadline.when()
         assert when_s is not None
         headers, caller = scope["headers"], caller_of(scope)
