@@ -1,6 +1,5 @@
 """Routes that one node serves whole."""
 
-from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
 
@@ -88,25 +87,3 @@ async def test_another_node_is_asked_if_one_fails() -> None:
         got = [await running.http.post("/tokenize", json={"model": MODEL, "prompt": "a"}) for _ in range(4)]
 
     assert {answer.status_code for answer in got} == {200}
-
-
-async def test_operators_routes_are_not_passed() -> None:
-    """A node has more routes than clients may use."""
-    async with cluster() as running:
-        for node in (*running.prefill, *running.decode):
-            node.passed["POST", "/sleep"] = 200, JSON, b"{}"
-        got = await running.http.post("/sleep")
-        assert running.decode[0].was_passed == running.prefill[0].was_passed == []
-
-    assert got.status_code == 404
-
-
-async def test_a_nodes_gate_judges_forged_parameters() -> None:
-    """The body is not changed: a node refuses what is not signed."""
-    async with cluster() as running:
-        running.decode[0].passed["POST", "/inference/v1/generate"] = 403, JSON, b"{}"
-        got = await running.http.post("/inference/v1/generate", json={"token_ids": [1], FIELD: {"baton": {}}})
-        sent = running.decode[0].was_passed[0][4]
-
-    assert got.status_code == 403
-    assert FIELD.encode() in sent
