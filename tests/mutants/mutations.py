@@ -208,7 +208,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/admission/concurrency_limiter.py",
-        f"{UNIT}/proxy/admission",
+        f"{UNIT}/proxy/admission tests/integration/proxy/test_admission.py",
         ("                self._leave()  # it had been let in just then", "                pass"),
         ("        if len(self._queue) >= self.max_waiting:\n", "        if len(self._queue) > self.max_waiting:\n"),
         ("        if self._queue.waiting_of(ticket.tenant) >= self._max_per_tenant:\n", "        if False:\n"),

@@ -191,27 +191,24 @@ async def test_no_node_that_could_start_with_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "why"),
+    ("first_tokens", "more", "why"),
     [
-        ("completion", {"stream": False}, "whole"),
-        ("completion", {"stream": True, "prompt": ["a", "b"]}, "several"),
-        ("completion", {"stream": True, "echo": True}, "echo"),
+        ("3-alike", {"stream": False}, "whole"),
+        ("3-alike", {"stream": True, "prompt": ["a", "b"]}, "several"),
+        ("3-alike", {"stream": True, "echo": True}, "echo"),
+        (
+            "3-other",
+            {"stream": True},
+            "nodes",
+        ),  # they do not sample alike: the prefill node's need not be the decode node's
     ],
 )
-async def test_what_is_not_relayed(kind: str, more: dict[str, Any], why: str) -> None:
+async def test_what_is_not_relayed(first_tokens: str, more: dict[str, Any], why: str) -> None:
     """The decode node's stream is all there is, and a metric says why."""
-    async with relaying() as running:
-        got = await ask(running, kind, **more)
+    async with relaying(described={"first_tokens": first_tokens}) as running:
+        got = await ask(running, "completion", **more)
         counted = await metric(running, f'baton_first_tokens_total{{source="{why}"}}')
 
     assert got.status_code == 200
     assert counted == 1
     assert not leg(running.prefill[0]).relays
-
-
-async def test_nodes_that_do_not_sample_alike() -> None:
-    """Nothing is relayed of a prefill node whose token need not be the decode node's."""
-    async with cluster(first_tokens="3-alike", described={"first_tokens": "3-other"}) as running:
-        got = await ask(running, "chat", **RANDOM)
-
-    assert got.content == whole("chat")

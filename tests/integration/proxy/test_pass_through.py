@@ -38,21 +38,6 @@ async def test_a_passed_request_reaches_a_node_as_it_came() -> None:
     assert got.headers["x-request-id"] == headers["x-request-id"]
 
 
-async def test_a_route_goes_to_a_node_that_has_it() -> None:
-    """Nodes say which routes they have."""
-    async with cluster(decode=2) as running:
-        embeds = running.decode[1]
-        running.decode[0].change(routes=["/tokenize"])
-        embeds.change(routes=["/tokenize", "/v1/embeddings"])
-        embeds.passed["POST", "/v1/embeddings"] = 200, JSON, b'{"data":[]}'
-        await probed(running)
-        got = [await running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a"}) for _ in range(4)]
-        asked = len(embeds.was_passed)
-
-    assert [answer.json() for answer in got] == [{"data": []}] * 4
-    assert asked == 4
-
-
 async def test_a_route_that_no_node_has_is_not_found() -> None:
     """In OpenAI's shape, and it says why; another method is refused as such."""
     async with cluster() as running:

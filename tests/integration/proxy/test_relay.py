@@ -35,6 +35,7 @@ async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool
             path, json={**BODIES[path], "stream": stream}, headers={"x-request-id": "mine", **key}
         )
         maker, taker = running.prefill[0].seen[0], running.decode[0].seen[0]
+        told: Any = [maker.params, taker.params]
 
     assert got.status_code == 200
     assert re.sub(rb"resp_[0-9a-f]{32}", b"resp_1", got.content) == sent(path, stream=stream)
@@ -42,10 +43,8 @@ async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool
     assert got.headers["x-baton-path"] == "disaggregated"
     assert got.headers["x-request-id"] == "mine"
     assert "x-baton-secret" not in got.headers
-    assert maker.params is not None
-    assert taker.params is not None
-    assert got.headers["x-baton-transfer-id"] == maker.params.transfer_id == taker.params.transfer_id
-    assert taker.params.peer == "tcp://127.0.0.1:9100"
+    assert got.headers["x-baton-transfer-id"] == told[0].transfer_id == told[1].transfer_id
+    assert told[1].peer == "tcp://127.0.0.1:9100"
     assert maker.path == taker.path == path
     assert [each.headers.get("authorization") for each in (maker, taker)] == [key.get("authorization")] * 2
     assert (maker.headers["x-request-id"], taker.headers["x-request-id"]) == ("mine-prefill", "mine")

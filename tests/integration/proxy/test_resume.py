@@ -94,12 +94,12 @@ async def test_another_node_starts_with_the_tokens_that_were_sent(kind: str) -> 
         first, second = running.decode[0].seen[0], running.decode[1].seen[-1]
         maker = {transfer(request): request for node in running.prefill for request in node.seen}[transfer(second)]
 
-    assert second.params is not None
-    (ids,) = second.params.start
+    params: Any = second.params
+    (ids,) = params.start
     assert 0 < len(ids) < TOKENS
     assert ids == tuple(FIRST_ID + at for at in range(len(ids)))
     assert {**first.body, FIELD: 0} == {**second.body, FIELD: 0}
-    assert second.params.peer
+    assert params.peer
     assert transfer(first) != transfer(second)
     assert maker.params is not None
     assert not maker.params.start
@@ -124,10 +124,9 @@ async def test_each_of_several_answers_goes_on_by_itself(kind: str) -> None:
     async with breaking() as running:
         more = {"n": 3, "return_token_ids": True, "stream_options": {"include_usage": True}}
         got = await ask(running, kind, **RANDOM, **more)
-        started = running.decode[1].seen[-1].params
+        started: Any = running.decode[1].seen[-1].params
 
     assert got.content == whole(kind, n=3, ids=True, usage=True)
-    assert started is not None
     assert len(started.start) == 3
 
 
@@ -169,14 +168,13 @@ async def test_a_whole_answer_goes_on_from_the_tokens_that_it_had(kind: str) -> 
         for node in running.decode:
             node.names_ahead = 4
         got = await ask(running, kind, max_tokens=TOKENS)
-        started = running.decode[1].seen[-1].params
+        started: Any = running.decode[1].seen[-1].params
         plain = await running.http.post(PATHS[kind], json={**BODIES[kind], "max_tokens": TOKENS})
         await assert_nothing_left(running)
 
     assert got.status_code == 200
     assert got.headers["content-type"] == "application/json"
     assert got.json()["choices"] == plain.json()["choices"]
-    assert started is not None
     assert started.start == (tuple(FIRST_ID + at for at in range(4)),)
 
 

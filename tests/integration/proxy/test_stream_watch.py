@@ -88,24 +88,6 @@ async def test_a_stream_of_a_slow_node_stays(is_drained: bool) -> None:
     assert seen <= 1
 
 
-@pytest.mark.parametrize("fails", [fall_silent, drain])
-async def test_a_whole_answer_leaves_a_node_that_is_silent_or_drained(fails: Callable[[FakeVllm], None]) -> None:
-    """The next node starts with the tokens that the first one has named."""
-    async with stalling() as running:
-        stalled, other = running.decode
-        for node in running.decode:
-            node.names_ahead = 4
-        asked = await begin(running, "chat", stream=False)
-        fails(stalled)
-        got = await asked
-        await assert_nothing_left(running)
-
-    assert got.status_code == 200
-    last = other.seen[-1].params
-    assert last is not None
-    assert last.start == (tuple(range(FIRST_ID, FIRST_ID + 4)),)
-
-
 async def test_a_rolling_restart_loses_no_stream() -> None:
     """A node that was drained before is as good as any when the next one is."""
     async with stalling() as running:

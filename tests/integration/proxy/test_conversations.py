@@ -1,33 +1,11 @@
-"""Messages and responses: their own errors, and conversations that one node has. Their bytes: `test_relay.py`."""
+"""Responses that go on from a stored one, which one decode node has."""
 
-import json
 from typing import Any
-
-import pytest
 
 from tests.support.cluster import cluster, until_true
 from tests.support.fake_answers import MODEL
 
-MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": 3, "messages": [{"role": "user", "content": "a"}]}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "a"}
-BOTH = pytest.mark.parametrize(
-    ("path", "body"), [("/v1/messages", MESSAGE), ("/v1/responses", RESPONSE)], ids=["messages", "responses"]
-)
-
-
-@BOTH
-async def test_a_stream_that_was_cut_ends_with_the_apis_own_error_event(path: str, body: dict[str, Any]) -> None:
-    """Where no other node goes on with it."""
-    async with cluster(decode=2) as running:
-        for node in running.decode:
-            node.fault = "silent end"
-        got = await running.http.post(path, json={**body, "stream": True, "temperature": 0})
-
-    last = got.content.removesuffix(b"\n\n").split(b"\n\n")[-1]
-    assert last.startswith(b"event: error\ndata: ")
-    told = json.loads(last.partition(b"data: ")[2])
-    assert told["type"] == "error"
-    assert "its stream ended before its last event" in told["error"]["message"]
 
 
 async def test_a_conversation_goes_on_where_it_is_stored() -> None:
