@@ -52,7 +52,12 @@ class Admission:
     def inside(
         self, request: ClientRequest, scope: Scope, deadline: asyncio.Timeout
     ) -> AbstractAsyncContextManager[None]:
-        """Wait for the request's turn, and hold its place for the block."""
+        """Wait for the request's turn, and hold its place for the block.
+
+        Raises:
+            BadRequestError: its priority is no integer.
+            RetryLaterError: it is not let in.
+        """
         when_s = deadline.when()
         assert when_s is not None
         headers, caller = scope["headers"], caller_of(scope)

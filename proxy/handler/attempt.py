@@ -229,6 +229,7 @@ class Attempt:
             return DecodeFailed(exc.how, exc.message)
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
+        """Return how long ago the prefill node answered; 0 if it has not yet."""
         if self._relay.began_s and not self._request.start:
             return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:

@@ -14,7 +14,7 @@ _SIGNATURE: Final = b'"signature_delta"'  # the end of a block of thoughts
 
 
 class MessageEvents(Dialect):
-    """Of one stream; nothing that nodes draw comes twice."""
+    """Of one stream."""
 
     def is_last(self, event: bytes) -> bool:
         return event.startswith(b"event: message_stop\n")
@@ -31,6 +31,9 @@ class MessageEvents(Dialect):
     def ends_prefill_part(self, event: bytes) -> bool:
         """Whether a prefill node's part of the stream ends before this event: its end looks like that of an answer."""
         return not event.startswith(_BEGINNINGS) and (not event.startswith(_DELTA) or _SIGNATURE in event)
+
+    def begin_leg(self, _is_further: bool) -> None:
+        """Nothing that nodes draw comes twice."""
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         message = body.get("message") or {}
