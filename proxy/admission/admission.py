@@ -47,11 +47,6 @@ class Admission:
         self.claims = ConnectionBudget(self._most_connections, self._say)
 
     def timeout_s(self, headers: RawHeaders) -> float:
-        """Return how long a request may take.
-
-        Raises:
-            BadRequestError: the client's own limit is no number.
-        """
         return timeout_s_of(headers, self._config.timeout_header.lower(), self._config.request_timeout_s)
 
     def inside(

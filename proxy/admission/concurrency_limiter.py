@@ -7,7 +7,8 @@ another replica, now.
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from baton.proxy.admission.fair_queue import FairQueue
@@ -54,22 +55,23 @@ class ConcurrencyLimiter:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def inside_for(self, ticket: Ticket) -> "ConcurrencySlot":
-        """Return what waits for a place, and holds it for the block of an `async with`.
+    @asynccontextmanager
+    async def inside_for(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Wait for a place, and hold it for the block.
 
-        Raises (on entering):
+        Raises:
             TooManyRequestsError: the tenant has as many waiting as it may.
             OverloadedError: the queue is full, or the deadline would come, or came, before the place.
         """
-        return ConcurrencySlot(self, ticket)
-
-    async def enter(self, ticket: Ticket) -> None:
-        """Wait for a place; see `inside_for`."""
         if self.inside < self.max_inside and not self._queue:
             self.inside += 1
             self._waited(0.0)
         else:
             await self._wait(ticket)
+        try:
+            yield
+        finally:
+            self._leave()
 
     def expected_wait_s(self, ahead: int | None = None) -> float:
         """How long who comes now will wait, behind so many or all, if requests end as fast as they did."""
@@ -85,10 +87,10 @@ class ConcurrencyLimiter:
         self._queue.put(turn, tenant=ticket.tenant, priority=ticket.priority, cost=ticket.cost)
         try:
             async with asyncio.timeout(None if ticket.patience_s == math.inf else ticket.patience_s - MIN_LEFT_S):
-                await turn  # `leave` hands its place on
+                await turn  # `_leave` hands its place on
         except (asyncio.CancelledError, TimeoutError) as exc:
             if turn.done() and not turn.cancelled():
-                self.leave()  # it had been let in just then
+                self._leave()  # it had been let in just then
             else:
                 self._queue.remove(turn)
             if isinstance(exc, TimeoutError):
@@ -115,7 +117,7 @@ class ConcurrencyLimiter:
             message = f"the request would wait for about {wait_s:.0f} s, beyond its deadline"
             raise OverloadedError(message, reason=Refusal.WAIT, retry_after_s=_told(wait_s))
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Give the place to the next one, if any: the count stays then."""
         now_s = self._clock()
         while (turn := self._queue.pop()) is not None:
@@ -125,22 +127,6 @@ class ConcurrencyLimiter:
                 turn.set_result(None)
                 return
         self.inside -= 1
-
-
-class ConcurrencySlot:
-    """A place inside, for the length of a block."""
-
-    __slots__ = ("_gate", "_ticket")
-
-    def __init__(self, gate: ConcurrencyLimiter, ticket: Ticket) -> None:
-        self._gate = gate
-        self._ticket = ticket
-
-    async def __aenter__(self) -> None:
-        await self._gate.enter(self._ticket)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._gate.leave()
 
 
 def _told(wait_s: float) -> int:

@@ -27,7 +27,6 @@ class FairQueue(Generic[T]):
         return len(self._waiting)
 
     def waiting_of(self, tenant: str) -> int:
-        """How many of one tenant's wait."""
         return self._counts.get(tenant, 0)
 
     def ahead_of(self, tenant: str, priority: int) -> int:

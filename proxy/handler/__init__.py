@@ -1,4 +1,4 @@
 """The main path: one request from the client's bytes to the last byte of its response.
 
-`request_handler` → `failover` → `attempt` → `legs`, and `resumption` for what follows a stream that broke; what is no longer wanted is told by `cancel_notifier`.
+`request_handler` → `failover` → `attempt` → `legs`; what is no longer wanted is told by `cancel_notifier`.
 """

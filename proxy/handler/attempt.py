@@ -23,20 +23,13 @@ from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
-from baton.proxy.planning.outcome import (
-    DecodeFailed,
-    DecodeOutcome,
-    Opened,
-    PrefillDone,
-    PrefillOutcome,
-)
+from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillOutcome
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.prefill_estimate import Estimate, of_decode, of_prefill
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
-from baton.proxy.request.leg_bodies import decode_body, relayed_body
+from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
-from baton.proxy.request.prefill_leg import prefill_leg
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.telemetry.metrics import Metrics
@@ -68,7 +61,7 @@ class AttemptRunner:
         self.upstream = upstream
         self._members = members
         self._metrics = metrics
-        self._cancels = cancels
+        self.cancels = cancels
         self.watch = watch
         self._outliving: set[asyncio.Task[PrefillOutcome]] = set()
 
@@ -107,7 +100,6 @@ class AttemptRunner:
         return outcome
 
     async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
-        """Run a prefill leg that was sent to its end."""
         try:
             outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s, relay=relay)
         except BaseException:
@@ -124,13 +116,8 @@ class AttemptRunner:
         return outcome
 
     def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
-        """Count a failure of a node's."""
         self._metrics.leg_failed(role, kind)
         self._members.report(node, kind)
-
-    def unwanted(self, plan: DisaggregatedPlan) -> None:
-        """Tell the prefill node that nobody will come for the prompt."""
-        self._cancels.add(plan.prefill, plan.transfer_id)
 
     def outlive(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Let a prefill leg end by itself, for a moment."""
@@ -160,7 +147,7 @@ class AttemptRunner:
         if relays:
             body = relayed_body(request.fields, signed)
         else:
-            body = prefill_leg(request, signed, first_token=params.first_token)
+            body = prefill_body(request, signed, first_token=params.first_token)
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
@@ -172,21 +159,6 @@ class AttemptRunner:
 
 class Attempt:
     """One plan at work, for the length of a block."""
-
-    __slots__ = (
-        "_began_s",
-        "_end",
-        "_history",
-        "_legs",
-        "_outcome",
-        "_plan",
-        "_prefill",
-        "_relay",
-        "_request",
-        "_sent",
-        "_shared",
-        "_taken",
-    )
 
     def __init__(
         self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History
@@ -205,7 +177,6 @@ class Attempt:
         self._began_s = 0.0
 
     async def __aenter__(self) -> Outcome:
-        """Run the legs until an outcome counts."""
         self._end = self._plan.decode.begin(self._request.prompt_bytes)
         self._began_s = perf_counter()
         plan, shared, request = self._plan, self._shared, self._request
@@ -229,7 +200,6 @@ class Attempt:
         return self._outcome
 
     async def __aexit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        """End the legs."""
         if isinstance(exc, StreamBrokenError):
             self._shared.report_failure("decode", self._plan.decode, exc.how)
             self._end_leg(exc.how)
@@ -282,8 +252,8 @@ class Attempt:
     def _shut(self, *, answered: bool) -> None:
         """Close what is open; `answered`: to the end."""
         self._end_leg(CUT, prefill_too=not answered)
-        if self._outcome is not None:
-            _close(self._outcome)
+        if isinstance(self._outcome, Opened):
+            self._outcome.answer.close()
         if self._prefill is not None and self._sent is not None and not self._prefill.done():
             if answered:
                 self._shared.outlive(self._prefill)
@@ -291,7 +261,7 @@ class Attempt:
                 self._prefill.cancel()
                 self._sent.close()  # it may not have begun
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
-            self._shared.unwanted(self._plan)
+            self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # nobody will come for the prompt
         if self._end is not None:
             self._end()
 
@@ -341,8 +311,3 @@ def _learn(call: LegRequest, first_token_s: float) -> None:
     call.node.prefill_time.learn(call.estimate.prompt_bytes, first_token_s)
     if call.estimate.first_token_s:
         call.node.times.prediction.observe(first_token_s / call.estimate.first_token_s)
-
-
-def _close(outcome: Outcome) -> None:
-    if isinstance(outcome, Opened):
-        outcome.answer.close()

@@ -42,7 +42,6 @@ class CancelNotifier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, node: Node, transfer_id: str) -> None:
-        """Tell a prefill node soon."""
         if node not in self._waiting:
             self._waiting[node] = deque()
             task = asyncio.create_task(self._tell(node))

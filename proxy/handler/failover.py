@@ -39,7 +39,6 @@ class Failover:
         self.line = LocalPrefillQueue()
 
     def request_attempts(self, deadline: asyncio.Timeout) -> "RequestAttempts":
-        """Begin with a request that arrived."""
         self.retries.arrived()
         return RequestAttempts(self, deadline)
 
@@ -67,7 +66,7 @@ class RequestAttempts:
         Raises:
             ProxyError: no node could answer, or one refused.
         """
-        request = relay.asked
+        request = relay.stream.asked
         self._model = request.model
         keep = self._plan if isinstance(self._plan, DisaggregatedPlan) else None
         first = partial(self._shared.planner.first, request, self._history, keep)
@@ -87,8 +86,8 @@ class RequestAttempts:
                 if not request.start_is_optional or not request.start:
                     raise outcome.answered
                 outcome = DecodeFailed(FailureKind.REFUSED, "it would not start with tokens", outcome.answered)
-            relay.next_attempt(outcome.kind)
-            request = relay.asked
+            relay.stream.restart(outcome.kind)
+            request = relay.stream.asked
             plan = await self._after(plan, outcome, request)
 
     def watching(self, stream: Stream, record: RequestRecord) -> AbstractAsyncContextManager[None]:
@@ -97,7 +96,6 @@ class RequestAttempts:
         return self._shared.attempts.watch.watching(self._plan.decode, self._model, self._history, stream, record)
 
     def broke(self, how: FailureKind) -> None:
-        """Note that an opened answer broke."""
         assert self._plan is not None
         if how is not FailureKind.DRAINED:
             self._history = self._history.without(self._plan.decode)

@@ -117,11 +117,13 @@ async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> Pr
             await relay.take(answer, data)
         except (msgspec.DecodeError, ValueError, KeyError, TypeError):
             return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
-    if relay.broken is not None:
-        return PrefillFailed(relay.broken.how, relay.broken.message)
-    if not relay.ended:
-        return PrefillFailed(FailureKind.DISCONNECT, "its stream ended early", may_be_pushed=relay.has_begun)
-    return PrefillDone(relay.began_s or perf_counter(), is_whole=relay.is_whole)
+    part = relay.stream.part
+    assert part is not None
+    if part.broken is not None:
+        return PrefillFailed(part.broken.how, part.broken.message)
+    if not part.ended:
+        return PrefillFailed(FailureKind.DISCONNECT, "its stream ended early", may_be_pushed=part.has_passed)
+    return PrefillDone(relay.began_s or perf_counter(), is_whole=part.is_whole)
 
 
 async def first_to_count(
@@ -148,11 +150,9 @@ class _WhileHopeful:
         self._is_pointless = False
 
     def __enter__(self) -> None:
-        """Begin to look at it."""
         self._prefill.add_done_callback(self._look)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        """End here what is ours."""
         self._prefill.remove_done_callback(self._look)
         if self._timer is not None:
             self._timer.cancel()

@@ -4,7 +4,7 @@ From the request to the first byte that a prefill node gets there are six calls,
 
 1. `RequestHandler.__call__` makes one answer of whatever happens.
 2. `RequestHandler.answer` reads the body once, and waits for a place (`admission/`).
-3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go on on another node (`resumption.py`).
+3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go on on another node.
 4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as the client has nothing.
 5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's first.
 6. `Upstream.send` (`http/upstream.py`) writes to a connection.
@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from baton.contracts.configuration.schema import BatonConfig
 from baton.proxy.admission.admission import Admission
 from baton.proxy.errors import (
+    BadGatewayError,
     BodyTooLargeError,
     ClientGoneError,
     DeadlineError,
@@ -33,8 +34,7 @@ from baton.proxy.errors import (
     StreamBrokenError,
     UnavailableError,
 )
-from baton.proxy.handler.failover import Failover
-from baton.proxy.handler.resumption import break_off, prepare_next_leg
+from baton.proxy.handler.failover import Failover, RequestAttempts
 from baton.proxy.http.headers import request_id_of
 from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
@@ -82,12 +82,10 @@ class RequestHandler:
                     await self.answer(scope, receive, client)
             except ClientGoneError:
                 self._gone(scope, record)
-            except NoDescriptorsError as exc:
-                self._metrics.refused(exc.reason)
-                await discard_body(receive)
-                await client.fail(exc)
             except RetryLaterError as exc:
                 self._metrics.refused(exc.reason)
+                if isinstance(exc, NoDescriptorsError):
+                    await discard_body(receive)
                 await client.fail(exc)
             except BodyTooLargeError as exc:
                 if is_reset_unless_read(scope):
@@ -103,11 +101,9 @@ class RequestHandler:
                 raise
 
     def label(self, scope: Scope) -> str:
-        """Return the endpoint, for metrics."""
         return str(scope["path"])
 
     async def answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
-        """Answer one request before its deadline."""
         async with self.deadline(scope) as deadline:
             body = await read_body(scope, receive, self._max_body_bytes)
             request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
@@ -143,23 +139,43 @@ class RequestHandler:
             except CannotFollowError as exc:
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)
                 if not stream.can_be_mended:
-                    raise break_off(broken, exc.reason, self._metrics) from exc
+                    raise self._broken_off(broken, exc.reason) from exc
                 # A prefill node's token has not come to the decode node, which has sampled itself: it has done nothing wrong.
             except ProxyError as exc:
                 if broken is None:
                     raise
-                raise break_off(broken, NotResumableReason.NO_NODE, self._metrics) from exc
-            await prepare_next_leg(stream, attempts, client, self._metrics, broken)
+                raise self._broken_off(broken, NotResumableReason.NO_NODE) from exc
+            await self._prepare_next_leg(stream, attempts, client, broken)
 
     @asynccontextmanager
     async def deadline(self, scope: Scope) -> AsyncIterator[asyncio.Timeout]:
-        """Bound a block by the request's deadline."""
         timeout_s = self._admission.timeout_s(scope["headers"])
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 yield deadline
         except TimeoutError as exc:
             raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
+
+    async def _prepare_next_leg(
+        self, stream: Stream, attempts: RequestAttempts, client: ClientResponse, broken: StreamBrokenError
+    ) -> None:
+        """Let a stream that broke go on on another node, or raise what it ends with."""
+        try:
+            stream.go_on()
+        except CannotFollowError as exc:
+            raise self._broken_off(broken, exc.reason) from exc
+        if broken.how is not FailureKind.DRAINED and not attempts.may_go_on():
+            raise self._broken_off(broken, NotResumableReason.RETRY_DENIED)
+        await client.claim.both_again()
+        self._metrics.resumed(broken.how)
+        record, tokens = client.record, sum(map(len, stream.asked.start))
+        record.trace.event("resume", kind=str(broken.how), tokens=str(tokens))
+        fields = {"request_id": record.request_id, "kind": str(broken.how), "tokens": tokens}
+        logger.info("stream resumed", extra=fields)
+
+    def _broken_off(self, broken: StreamBrokenError, reason: NotResumableReason) -> BadGatewayError:
+        self._metrics.not_resumed(reason)
+        return BadGatewayError(f"{broken.message}; the stream cannot be resumed: {reason.sentence}")
 
     def _gone(self, scope: Scope, record: RequestRecord) -> None:
         record.left = True

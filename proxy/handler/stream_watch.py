@@ -153,7 +153,6 @@ class _Open:
         return any(other.serves(self._model) and not self.history.has_lost(other) for other in others)
 
     def leave(self, kind: FailureKind) -> None:
-        """Break it off."""
         assert self.patience is not None
         self.kind = kind
         self.patience.reschedule(asyncio.get_running_loop().time())

@@ -35,11 +35,6 @@ def is_base_url(text: str, *, may_have_path: bool = False) -> bool:
 
 @lru_cache(maxsize=4096)
 def address_of(base_url: str) -> Address:
-    """Parse a base URL.
-
-    Raises:
-        ValueError: it names no host.
-    """
     url = URL(base_url)
     if url.host is None or url.port is None:
         raise ValueError(f"{base_url!r} is no address of a server")

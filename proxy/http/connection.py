@@ -50,15 +50,6 @@ class Connection(asyncio.Protocol):
             head.set_exception(UnusedError())
         return head
 
-    async def send_and_wait(self, request: bytes) -> UpstreamResponse:
-        """Send a request and wait for the head of its answer; see `send` for what it raises."""
-        head = self.send(request)
-        try:
-            return await head
-        except asyncio.CancelledError:
-            self.forget(head)
-            raise
-
     def forget(self, head: asyncio.Future[UpstreamResponse]) -> None:
         """Close the connection under a request that nobody waits for; by its answer's end it may be another request's."""
         if head.cancelled() or not head.done():
@@ -141,7 +132,6 @@ class Connection(asyncio.Protocol):
         self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """Note the end, which comes after the pieces."""
         if self._answer is not None:
             self._complete = True
             self._reusable = self._parser.should_keep_alive()

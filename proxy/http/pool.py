@@ -6,6 +6,7 @@ import ssl
 import sys
 import time
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final
 
 from baton.proxy.http.address import Address
@@ -14,9 +15,8 @@ from baton.proxy.http.connection import Connection
 # uvicorn, in front of every vLLM, closes a connection that idled for 5 s: let go a little earlier.
 KEEP_ALIVE_S: Final = 4.0
 TCP_RTO_MAX_MS: Final = 44  # Linux 6.15; Python has no name for it yet
-RETRANSMIT_EVERY_MS: Final = (
-    1_000  # at least, while packets are lost: else only after the length of the outage once more
-)
+# At least, while packets are lost: else only after the length of the outage once more.
+RETRANSMIT_EVERY_MS: Final = 1_000
 UNACKNOWLEDGED_MS: Final = 120_000  # then the connection is lost
 
 
@@ -27,7 +27,6 @@ class Pool:
         self._idle: dict[Address, dict[Connection, None]] = {}  # the newest last
         self._open: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
-        self._tls: ssl.SSLContext | None = None
 
     def take(self, address: Address) -> Connection | None:
         """Return an idle connection, which is nobody else's then."""
@@ -39,17 +38,12 @@ class Pool:
         return None
 
     async def connect(self, address: Address) -> Connection:
-        """Make a connection.
-
-        Raises:
-            OSError: there is none to be had.
-        """
         loop = asyncio.get_running_loop()
-        tls = self._context() if address.tls else None
+        tls = self._tls if address.tls else None
         name = address.host if address.tls else None
 
         def made() -> Connection:
-            return Connection(lambda connection: self._give(address, connection), self._lost)
+            return Connection(lambda connection: self._give(address, connection), self._open.discard)
 
         transport, connection = await loop.create_connection(
             made, address.host, address.port, ssl=tls, server_hostname=name
@@ -59,7 +53,6 @@ class Pool:
         return connection
 
     def close(self) -> None:
-        """Close all connections, those in use too."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -72,9 +65,6 @@ class Pool:
         self._idle.setdefault(address, {})[connection] = None
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_old)
-
-    def _lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
 
     def _close_old(self) -> None:
         """Close what has idled for long; come again while anything idles."""
@@ -92,10 +82,9 @@ class Pool:
         if self._idle:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 4, self._close_old)
 
-    def _context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
 
 
 def _retransmit_often(sock: Any) -> None:

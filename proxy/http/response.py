@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.http.headers import find
 
 HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"
@@ -18,17 +19,11 @@ Sink = Callable[[bytes], bool]  # returns whether there may be more
 class Source(Protocol):
     """The connection that an answer comes from."""
 
-    def pause(self) -> None:
-        """Read no more for now."""
-        ...
+    def pause(self) -> None: ...
 
-    def resume(self) -> None:
-        """Read on."""
-        ...
+    def resume(self) -> None: ...
 
-    def abandon(self) -> None:
-        """Close the connection."""
-        ...
+    def abandon(self) -> None: ...
 
 
 class UpstreamResponse:
@@ -43,7 +38,8 @@ class UpstreamResponse:
         """`headers` have lower-case names."""
         self.status = status
         self.headers = headers
-        self.is_stream = _is_stream(headers)
+        kind = find(headers, b"content-type") or b""
+        self.is_stream = kind.partition(b";")[0].strip().lower() == b"text/event-stream"
         self._source = source
         self._parts: list[bytes] = []
         self._size_bytes = 0
@@ -60,11 +56,7 @@ class UpstreamResponse:
         return self._ended and self._error is None and not self._parts
 
     async def read_some(self) -> bytes:
-        """Return what has arrived, at least one byte; nothing at the end.
-
-        Raises:
-            UpstreamError: the connection ended before the answer did.
-        """
+        """Return what has arrived, at least one byte; nothing at the end."""
         while not self._parts:
             if self._error is not None:
                 raise self._error
@@ -74,11 +66,7 @@ class UpstreamResponse:
         return self._taken()
 
     async def read_event(self) -> bytes:
-        """Return what has arrived, at least one whole event of a stream; nothing at the end.
-
-        Raises:
-            UpstreamError: it ended inside of one.
-        """
+        """Return what has arrived, at least one whole event of a stream; nothing at the end."""
         data = await self.read_some()
         while data and END_OF_EVENT not in data:
             more = await self.read_some()
@@ -88,11 +76,6 @@ class UpstreamResponse:
         return data
 
     async def read_all(self) -> bytes:
-        """Return the whole body.
-
-        Raises:
-            UpstreamError: it was cut.
-        """
         read: list[bytes] = []
         while part := await self.read_some():
             read.append(part)
@@ -182,10 +165,3 @@ class UpstreamResponse:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _is_stream(headers: RawHeaders) -> bool:
-    for name, value in headers:
-        if name == b"content-type":
-            return value.partition(b";")[0].strip().lower() == b"text/event-stream"
-    return False

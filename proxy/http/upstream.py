@@ -32,35 +32,20 @@ class Upstream:
         self._pool.close()
 
     def send(self, base_url: str, target: str, headers: bytes, body: bytes) -> "PendingRequest":
-        """Send a request: at once, if there is a connection to the node.
-
-        Args:
-            base_url: of the node.
-            target: path and query.
-            headers: complete lines; length and host are added.
-            body: is sent as it is.
-        """
+        """Send a request, at once if there is a connection to the node; `headers` are complete lines, to which length and host are added."""
         address = address_of(base_url)
         length = b"content-length: %d\r\n" % len(body)
         return PendingRequest(self, address, b"".join((_line("POST", address, target), headers, length, b"\r\n", body)))
 
     async def post(self, base_url: str, target: str, headers: bytes, body: bytes) -> UpstreamResponse:
-        """Send a request, as `send` does, and wait for the head of its answer.
-
-        Raises:
-            UpstreamError: no head arrived.
-        """
+        """Send a request, as `send` does, and wait for the head of its answer."""
         return await self.send(base_url, target, headers, body).answer()
 
     @asynccontextmanager
     async def get(
         self, base_url: str, target: str, headers: bytes = b"", *, timeout_s: float
     ) -> AsyncIterator[UpstreamResponse]:
-        """Ask a node something small.
-
-        Raises:
-            UpstreamError: no head arrived in time, or what is read in the block breaks.
-        """
+        """Ask a node something small."""
         address = address_of(base_url)
         answer: UpstreamResponse | None = None
         try:
@@ -75,15 +60,9 @@ class Upstream:
                 answer.close()
 
     def kept(self, address: Address) -> Connection | None:
-        """Return an idle connection, if there is one."""
         return self._pool.take(address)
 
     async def connect(self, address: Address) -> Connection:
-        """Make a connection.
-
-        Raises:
-            UpstreamError: there is none to be had.
-        """
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._pool.connect(address)
@@ -111,21 +90,19 @@ class PendingRequest:
             self._head = self._connection.send(request)
 
     async def answer(self) -> UpstreamResponse:
-        """Wait for the head of its answer.
-
-        Raises:
-            UpstreamError: none arrived.
-        """
-        if self._head is not None:
-            try:
-                return await self._head
-            except asyncio.CancelledError:
-                self.close()
-                raise
-            except UnusedError:
-                pass
+        """Wait for the head of its answer."""
         try:
-            return await (await self._upstream.connect(self._address)).send_and_wait(self._request)
+            if self._head is not None:
+                try:
+                    return await self._head
+                except UnusedError:
+                    pass
+            self._connection = await self._upstream.connect(self._address)
+            self._head = self._connection.send(self._request)
+            return await self._head
+        except asyncio.CancelledError:
+            self.close()
+            raise
         except UnusedError as exc:
             raise UpstreamError(FailureKind.DISCONNECT, "its connection ended before its answer did") from exc
 

@@ -9,9 +9,8 @@ import asyncio
 import gc
 import logging
 import socket
-import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -100,33 +99,22 @@ class Acceptor:
                 return self._pause()
             task = self._loop.create_task(self._join(connection))
             self._joining[task] = self._loop.time()
-            task.add_done_callback(self._joined)
+            task.add_done_callback(lambda task: self._joining.pop(task, None))  # it may have had to make room
         return True
-
-    def _joined(self, task: asyncio.Task[None]) -> None:
-        self._joining.pop(task, None)  # it may have had to make room
 
     async def _join(self, connection: socket.socket) -> None:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None:
-                await self._loop.connect_accepted_socket(self._make, connection)
-            else:
-                await self._encrypt(connection, self._tls.context)
+            encrypted: dict[str, Any] = {}
+            if self._tls is not None:
+                encrypted = {"ssl": self._tls.context, "ssl_shutdown_timeout": self._farewell_s}
+                encrypted["ssl_handshake_timeout"] = HANDSHAKE_S
+            await self._loop.connect_accepted_socket(self._make, connection, **encrypted)
         except OSError as exc:  # it has gone already, or there was no handshake
             connection.close()
             if self._tls is not None:
                 logger.log(self._level(), "a client's TLS handshake failed", extra={"problem": str(exc)})
-
-    async def _encrypt(self, connection: socket.socket, context: ssl.SSLContext) -> None:
-        await self._loop.connect_accepted_socket(
-            self._make,
-            connection,
-            ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=self._farewell_s,
-        )
 
     def _make_room(self) -> bool:
         """Close the connection that was not used for longest, or whose handshake takes longest; say whether there was one."""
@@ -164,13 +152,11 @@ class BoundedServer(uvicorn.Server):
     """uvicorn's server, with our way of accepting."""
 
     def __init__(self, config: uvicorn.Config, tls: Tls | None = None, *, farewell_s: float = 30.0) -> None:
-        """See `Acceptor`."""
         super().__init__(config)
         self._tls = tls
         self._farewell_s = farewell_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then accept."""
         listening = [self.config.bind_socket()] if sockets is None else sockets
         await super().startup(sockets=[])
         for sock in listening:

@@ -111,7 +111,6 @@ def _chunk(data: bytes) -> bytes:
 
 
 def writer_of(scope: Scope) -> Writer:
-    """Return the writer of a request's response."""
     writer: Writer = scope["extensions"][_WRITER]
     return writer
 
@@ -151,7 +150,6 @@ class ClientProtocol(HeadProtocol):
             self.loop.call_later(LAST_REQUEST_S, self._close_unless_answering)
 
     def pause_writing(self) -> None:
-        """The client is slow."""
         super().pause_writing()
         self._watch.start()
 

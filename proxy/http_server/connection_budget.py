@@ -28,15 +28,10 @@ class ConnectionBudget:
         self.requests = 0  # whose head has come and whose answer has not ended
 
     def claim(self) -> "ConnectionClaim":
-        """Return a claim, to be entered."""
         return ConnectionClaim(self)
 
     def enter(self) -> None:
-        """Take both legs of a new request.
-
-        Raises:
-            NoDescriptorsError: its connections might be more than the process may have.
-        """
+        """Take both legs of a new request."""
         if self.connections + _BOTH_LEGS > self._most():
             self._refused()
             raise NoDescriptorsError
@@ -44,7 +39,6 @@ class ConnectionBudget:
         self.requests += 1
 
     def leave(self, connections: int) -> None:
-        """Take out a request and what it claims."""
         self.requests -= 1
         self.give_back(connections)
 

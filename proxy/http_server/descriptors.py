@@ -7,6 +7,7 @@ be to nodes is refused (`connection_budget.py`); a client's connection too many 
 """
 
 import resource
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 _OWN: Final = 48  # listening, logs, event loop, name lookups, calls of operators
@@ -29,7 +30,6 @@ def budget(limit: int, members: int = 0) -> Budget:
 
 
 def limit() -> int:
-    """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
@@ -38,7 +38,5 @@ def raise_limit() -> None:
     """Allow this process as many as it may allow itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        try:
+        with suppress(OSError, ValueError):  # some systems have a lower limit of their own
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # some systems have a lower limit of their own
-            return

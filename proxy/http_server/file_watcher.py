@@ -58,7 +58,6 @@ class FileWatcher(Generic[T]):
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Follow no more; idempotent."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

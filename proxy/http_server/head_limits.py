@@ -14,28 +14,29 @@ MAX_TARGET_BYTES: Final = 8192  # path and query
 _OF_A_HEADER: Final = 4  # colon, space and the line's end
 
 
-class HeadTooLargeError(ProxyError):
+class HeadError(ProxyError):
+    """A head is refused, and its connection ends."""
+
+    kind = "invalid_request_error"
+    headers = ((b"connection", b"close"),)
+
+
+class HeadTooLargeError(HeadError):
     """There are too many headers, or they are too long."""
 
     status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-    kind = "invalid_request_error"
-    headers = ((b"connection", b"close"),)
 
 
-class TargetTooLongError(ProxyError):
+class TargetTooLongError(HeadError):
     """The request's line is too long."""
 
     status = HTTPStatus.REQUEST_URI_TOO_LONG
-    kind = "invalid_request_error"
-    headers = ((b"connection", b"close"),)
 
 
-class NotHttpError(ProxyError):
+class NotHttpError(HeadError):
     """The parser does not understand what came."""
 
     status = HTTPStatus.BAD_REQUEST
-    kind = "invalid_request_error"
-    headers = ((b"connection", b"close"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ class StallWatchdog:
         self._left_bytes = 0
 
     def start(self) -> None:
-        """Begin to watch, if it is not done already."""
         if self._timer is None:
             self._again()
 

@@ -49,7 +49,6 @@ class Tls:
         self._follower.start()
 
     async def stop(self) -> None:
-        """Follow them no more; idempotent."""
         await self._follower.stop()
 
     def _take(self, context: ssl.SSLContext) -> None:
@@ -60,11 +59,7 @@ class Tls:
 
 
 def files_of(config: ProxyConfig) -> TlsFiles | None:
-    """Return the files of a configuration; None if it wants no TLS.
-
-    Raises:
-        TlsError: a part of them is named without the certificate.
-    """
+    """Return the files of a configuration; None if it wants no TLS."""
     certificate = config.tls_cert_file
     if certificate is None:
         for name in ("tls_key_file", "tls_client_ca_file"):
@@ -77,11 +72,7 @@ def files_of(config: ProxyConfig) -> TlsFiles | None:
 
 
 def context_of(files: TlsFiles) -> ssl.SSLContext:
-    """Make a context.
-
-    Raises:
-        TlsError: a file is missing, unreadable or something else than it should be.
-    """
+    """Make a context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # some builds of Python accept less
     context.set_alpn_protocols(["http/1.1"])

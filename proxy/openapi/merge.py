@@ -1,25 +1,17 @@
 """Our document with the engine's description of the routes that we serve for it. Pure."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from baton.proxy.openapi.static_routes import ANSWERS
 
 _REF: Final = "#/components/schemas/"
-_FOLLOWS: Final = re.compile(r"^#/components/schemas/(.+)$")
 _PREFIX: Final = "Engine"  # of a schema that has our name and is another
 Document = Mapping[str, Any]
 
 
 def merged(ours: Document, engines: Document, routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return our document with the engine's operations in the place of those that we describe by hand.
-
-    Args:
-        ours: what FastAPI made of our routes.
-        engines: what a node says of all of its routes.
-        routes: method and path of those that we serve for it.
-    """
+    """Return our document with the engine's operations in the place of those that we describe by hand."""
     paths = {path: dict(item) for path, item in ours.get("paths", {}).items()}
     schemas = dict(ours.get("components", {}).get("schemas", {}))
     theirs = engines.get("components", {}).get("schemas", {})
@@ -54,10 +46,10 @@ def _references(value: Any) -> Iterator[str]:
     while pending:
         item = pending.pop()
         if isinstance(item, dict):
-            if isinstance(ref := item.get("$ref"), str) and (match := _FOLLOWS.match(ref)):
-                yield match[1]
-            if isinstance(mapping := item.get("mapping"), dict):  # of a discriminator
-                yield from (match[1] for ref in mapping.values() if (match := _FOLLOWS.match(str(ref))))
+            mapping = item.get("mapping")  # of a discriminator
+            for ref in (item.get("$ref"), *(mapping.values() if isinstance(mapping, dict) else ())):
+                if isinstance(ref, str) and ref.startswith(_REF):
+                    yield ref.removeprefix(_REF)
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
@@ -70,6 +62,7 @@ def _rename(value: Any, renamed: Mapping[str, str]) -> Any:
         return {key: _rename(item, renamed) for key, item in value.items()}
     if isinstance(value, list):
         return [_rename(item, renamed) for item in value]
-    if isinstance(value, str) and (match := _FOLLOWS.match(value)):
-        return _REF + renamed.get(match[1], match[1])
+    if isinstance(value, str) and value.startswith(_REF):
+        name = value.removeprefix(_REF)
+        return _REF + renamed.get(name, name)
     return value

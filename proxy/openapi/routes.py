@@ -50,8 +50,6 @@ class EngineDocument:
 
 
 def add_document(api: FastAPI, engine: EngineDocument) -> None:
-    """Add the routes."""
-
     @api.get(PATH, include_in_schema=False)
     async def document() -> JSONResponse:
         return JSONResponse(merged(api.openapi(), await engine.get(), _SERVED))

@@ -15,18 +15,9 @@ class NotServedError(ProxyError):
 
 
 def nodes_for(template: str, model: str, decode: Sequence[Node], prefill: Sequence[Node]) -> list[Node]:
-    """Return the nodes to ask, in this order: decode nodes before prefill nodes, the least busy first.
+    """Return the nodes to ask for a route, in this order: decode nodes before prefill nodes, the least busy first.
 
-    Args:
-        template: the route, as nodes name it.
-        model: that the request names; where no node serves it, a node may say so.
-        decode: members.
-        prefill: members.
-
-    Raises:
-        UnavailableError: no node is ready.
-        NotServedError: none of those that are has the route.
-        BadRequestError: two base models might answer.
+    Where no node serves the model, a node may say so.
     """
     ready = [node for node in (*decode, *prefill) if node.state in TAKES_WORK]
     if not ready:

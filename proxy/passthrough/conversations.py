@@ -31,7 +31,6 @@ class Conversations(RequestHandler):
         self._attempts = attempts
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
-        """Serve a request that was let in."""
         previous = previous_of(request)
         if previous is None:
             await super().serve(request, deadline, client)

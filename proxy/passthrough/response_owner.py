@@ -18,11 +18,7 @@ ASK_S: Final = 15.0
 
 
 async def holder_of(upstream: Upstream, decode: Sequence[Node], response_id: str, headers: bytes) -> Node:
-    """Return the node that holds a response; if none does, any, which will say so.
-
-    Raises:
-        UnavailableError: no decode node is ready, or one that may hold it does not answer.
-    """
+    """Return the node that holds a response; if none does, any, which will say so."""
     ready = [node for node in decode if node.state in TAKES_WORK]
     if not ready:
         raise UnavailableError("no decode node is ready")

@@ -42,13 +42,11 @@ _POSTED: Final = (
     "/v1/responses/render",
     "/inference/v1/generate",
 )
-_READ: Final = ("/tokenizer_info",)
 _RETRIEVE: Final = f"{RESPONSES}/{{response_id}}"
 _CANCEL: Final = f"{RESPONSES}/{{response_id}}/cancel"
-_ONE: Final = re.compile(re.escape(RESPONSES) + r"/([^/]+)")
-_ONES_END: Final = re.compile(re.escape(RESPONSES) + r"/([^/]+)/cancel")
+_STORED: Final = re.compile(re.escape(RESPONSES) + r"/([^/]+)(/cancel)?")
 _FIXED: Final = {("POST", path): Route(method="POST", template=path) for path in _POSTED} | {
-    ("GET", path): Route(method="GET", template=path) for path in _READ
+    ("GET", "/tokenizer_info"): Route(method="GET", template="/tokenizer_info")
 }
 ROUTES: Final = (
     *_FIXED.values(),
@@ -61,8 +59,6 @@ def route_of(method: str, path: str) -> Route | None:
     """Return the route that a request is for; None if it is none of these."""
     if (fixed := _FIXED.get((method, path))) is not None:
         return fixed
-    if method == "GET" and (found := _ONE.fullmatch(path)):
-        return Route(method=method, template=_RETRIEVE, response_id=found[1])
-    if method == "POST" and (found := _ONES_END.fullmatch(path)):
-        return Route(method=method, template=_CANCEL, response_id=found[1])
+    if (found := _STORED.fullmatch(path)) and method == ("POST" if found[2] else "GET"):
+        return Route(method=method, template=_CANCEL if found[2] else _RETRIEVE, response_id=found[1])
     return None

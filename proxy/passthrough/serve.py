@@ -2,8 +2,9 @@
 
 import asyncio
 import string
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -12,16 +13,16 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from baton.contracts.http import LOCAL
-from baton.proxy.errors import BadGatewayError, FailureKind, UpstreamError
+from baton.proxy.errors import BadGatewayError, FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http import headers
+from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.choose import nodes_for
-from baton.proxy.passthrough.relaying import Passed, asked, relay_stream, relay_whole
 from baton.proxy.passthrough.response_owner import holder_of
 from baton.proxy.passthrough.routes import Route, route_of
 from baton.proxy.request.caller import check_model
@@ -31,6 +32,16 @@ from baton.proxy.response.client_response import ClientResponse
 
 REASON: Final = "one node serves this route"
 _TRIES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """What a node is asked."""
+
+    method: str
+    path_and_query: str
+    headers: bytes  # lines
+    body: bytes
 
 
 class PassThrough(RequestHandler):
@@ -88,12 +99,13 @@ class PassThrough(RequestHandler):
             traced = replace(passed, headers=passed.headers + leg.line)
             try:
                 with node.carrying(request.prompt_bytes):
-                    async with asked(self._upstream, node, traced, left_s) as answer:
+                    async with _asked(self._upstream, node, traced, left_s) as answer:
                         if answer.is_stream and answer.status == 200:
-                            return await relay_stream(answer, client)
+                            return await _relay_stream(answer, client)
                         whole = await answer.read_all()
                         if answer.status < 500 or is_last:
-                            return await relay_whole(answer, whole, client)
+                            head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(whole))]
+                            return await client.start(answer.status, head, whole, streams=False)
             except UpstreamError as exc:
                 self._failed(node, exc.kind)
                 problem = str(exc)
@@ -135,3 +147,28 @@ def _passed(scope: Scope, request: ClientRequest, body: bytes) -> Passed:
         headers=b"".join(lines),
         body=body,
     )
+
+
+@asynccontextmanager
+async def _asked(upstream: Upstream, node: Node, passed: Passed, timeout_s: float) -> AsyncIterator[UpstreamResponse]:
+    """Ask a node; its answer stays open for the block."""
+    if passed.method == "GET":
+        async with upstream.get(node.url, passed.path_and_query, passed.headers, timeout_s=timeout_s) as answer:
+            yield answer
+        return
+    answer = await upstream.post(node.url, passed.path_and_query, passed.headers, passed.body)
+    try:
+        yield answer
+    finally:
+        answer.close()
+
+
+async def _relay_stream(answer: UpstreamResponse, client: ClientResponse) -> None:
+    first = await answer.read_event()
+    client.claim.streams()
+    await client.start(answer.status, headers.to_relay(answer.headers), first, streams=True)
+    try:
+        await answer.pour(client.write, client.drained)
+    except UpstreamError as exc:
+        raise StreamBrokenError(exc.kind, str(exc)) from exc
+    client.end()

@@ -11,17 +11,12 @@ class Caller(Protocol):
     """The owner of an API key."""
 
     @property
-    def name(self) -> str:
-        """The key's name."""
-        ...
+    def name(self) -> str: ...
 
-    def may_use(self, model: str) -> bool:
-        """Whether a model is among the key's."""
-        ...
+    def may_use(self, model: str) -> bool: ...
 
     def check_model(self, model: str) -> None:
         """Raise a `ProxyError` unless the key may use a model."""
-        ...
 
 
 def caller_of(scope: Scope) -> Caller | None:
@@ -32,6 +27,5 @@ def caller_of(scope: Scope) -> Caller | None:
 
 def check_model(scope: Scope, model: str) -> None:
     """Raise a `ProxyError` if there is a key and it may not use a model."""
-    caller: Caller | None = scope.get(CALLER)
-    if caller is not None:
+    if (caller := caller_of(scope)) is not None:
         caller.check_model(model)

@@ -29,11 +29,7 @@ _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
 
 def reason_for_local(fields: Fields) -> str | None:
-    """Say why a request cannot be disaggregated; None if it can.
-
-    Args:
-        fields: the top level of the request's body, values undecoded.
-    """
+    """Say why a request cannot be disaggregated; None if it can."""
     if is_set(fields, "best_of") and not is_one(fields, "best_of"):
         return BEST_OF
     if is_set(fields, "use_beam_search") and not is_false(fields, "use_beam_search"):

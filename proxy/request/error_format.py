@@ -3,7 +3,7 @@
 What a node said of a request stays as it was.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -22,57 +22,41 @@ _ANTHROPIC_KINDS: Final = {
 }
 
 
-class ErrorFormat(Protocol):
-    """One API's way."""
+class ErrorFormat:
+    """OpenAI's chats and completions, and whatever is passed to nodes as it came; other APIs differ."""
 
     def body(self, error: ProxyError) -> bytes:
-        """Return a response's body."""
-        ...
-
-    def event(self, error: ProxyError) -> bytes:
-        """Return what ends a stream, without its blank line."""
-        ...
-
-
-class OpenAi:
-    """Chat and completions, and whatever is passed to nodes as it came."""
-
-    def body(self, error: ProxyError) -> bytes:
-        """Return a response's body."""
         return error.body()
 
     def event(self, error: ProxyError) -> bytes:
-        """Return what ends a stream."""
+        """Return what ends a stream, without its blank line."""
         return b"data: " + error.body()
 
 
-class OpenAiResponses(OpenAi):
+class OpenAiResponses(ErrorFormat):
     """OpenAI's responses: an event has its name, and its fields are at the top; clients look for `error` as well."""
 
     def event(self, error: ProxyError) -> bytes:
-        """Return what ends a stream."""
         kind = error.kind
         said = {"type": "error", "code": kind, "message": error.message, "param": error.param, "sequence_number": 0}
         inner = {"message": error.message, "type": kind, "param": error.param, "code": int(error.status)}
         return b"event: error\ndata: " + msgspec.json.encode({**said, "error": inner})
 
 
-class Anthropic:
+class Anthropic(ErrorFormat):
     """Anthropic's messages."""
 
     def body(self, error: ProxyError) -> bytes:
-        """Return a response's body."""
         if isinstance(error, NodeAnsweredError) and error.said:
             return error.said
         kind = _ANTHROPIC_KINDS.get(int(error.status), "invalid_request_error" if error.status < 500 else "api_error")
         return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
     def event(self, error: ProxyError) -> bytes:
-        """Return what ends a stream."""
         return b"event: error\ndata: " + self.body(error)
 
 
-OPENAI: Final = OpenAi()
+OPENAI: Final = ErrorFormat()
 _ANTHROPIC: Final = Anthropic()
 _SHAPES: Final[dict[str, ErrorFormat]] = {
     MESSAGES: _ANTHROPIC,
@@ -82,5 +66,4 @@ _SHAPES: Final[dict[str, ErrorFormat]] = {
 
 
 def shape_of(path: str) -> ErrorFormat:
-    """Return the shape of errors on a route."""
     return _SHAPES.get(path, OPENAI)

@@ -34,12 +34,10 @@ def split(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def kind_of(value: msgspec.Raw) -> JsonKind:
-    """Return which kind of JSON value this is, from its first byte."""
     return _KIND_OF_FIRST_BYTE.get(memoryview(value)[0], "number")
 
 
 def is_set(fields: Fields, name: str) -> bool:
-    """Return whether a field is there and not null."""
     value = fields.get(name)
     return value is not None and memoryview(value)[0] != _N
 

@@ -1,8 +1,8 @@
 """The two bodies that one request becomes. Pure.
 
-The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, tools,
-template arguments, documents, images, truncation, salt, adapter), and is asked for one token: the answer's first one, chosen as
-the client asks for it, if it is to travel to the decode node with the KV; else one that nobody reads.
+The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, instructions, tools, thinking,
+template arguments, documents, images, truncation, salt, adapter), and is asked for one token: the answer's first one, chosen as the client asks
+for it, if it is to travel to the decode node with the KV; else one that nobody reads.
 Both carry signed `kv_transfer_params` and nothing that the client wrote there.
 """
 
@@ -11,7 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from baton.contracts.kv_transfer import FIELD
+from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.fields import Fields, is_set
+from baton.proxy.request.parse import ClientRequest
 
 # What only shapes the answer around its tokens, or contradicts `max_tokens: 1`.
 _ANSWER_ONLY: Final = frozenset(
@@ -30,13 +32,29 @@ _ANSWER_ONLY: Final = frozenset(
         "stream_options",
     )
 )
-# What decides which token is sampled, or what is said of it. `response_format` and `tool_choice` do and are in neither list: vLLM hands
-# both to the chat template as well.
+_ANSWER_ONLY_OF: Final = {
+    RESPONSES: frozenset(
+        (
+            "background",
+            "enable_response_messages",
+            "include_reasoning",
+            "max_tool_calls",
+            "metadata",
+            "request_id",
+            "stop",
+            "stream_options",
+        )
+    ),
+    MESSAGES: frozenset(("metadata", "stop_sequences")),
+}
+# What decides which token is sampled, or what is said of it, in whichever API. `response_format` and `tool_choice` do and are in neither
+# list: vLLM hands both to the chat template as well.
 _SAMPLING: Final = frozenset(
     (
         "allowed_token_ids",
         "bad_words",
         "frequency_penalty",
+        "include",
         "logit_bias",
         "logprob_token_ids",
         "logprobs",
@@ -69,24 +87,25 @@ def relayed_body(fields: Fields, params: dict[str, Any]) -> bytes:
     return _encode({**fields, FIELD: params} | _min_tokens(fields))
 
 
-def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = False) -> bytes:
-    """Return the prefill node's body: the same prompt, one token, no stream.
-
-    Args:
-        fields: of the client's request.
-        params: signed.
-        first_token: whether the token is the answer's first one; else it is chosen greedily.
-    """
-    left_out = _ANSWER_ONLY if first_token else _ANSWER_ONLY | _SAMPLING
+def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token: bool) -> bytes:
+    """Return the prefill node's body: the same prompt, one token, no stream. Unless it is the answer's `first_token`, it is chosen greedily."""
+    endpoint, fields = request.endpoint, request.fields
+    left_out = _ANSWER_ONLY_OF.get(endpoint, _ANSWER_ONLY)
+    if not first_token:
+        left_out |= _SAMPLING
     body: dict[str, Any] = {name: value for name, value in fields.items() if name not in left_out}
-    if "max_completion_tokens" in body:
-        body["max_completion_tokens"] = 1
-    body.update({"max_tokens": 1, "stream": False, "n": 1, FIELD: params})
+    body |= {"stream": False, FIELD: params}
     if not first_token:
         body["temperature"] = 0
-    else:
-        body |= _min_tokens(fields)
-    return _encode(body)
+    if endpoint == RESPONSES:
+        return _encode(body | {"max_output_tokens": 1, "store": False})
+    body["max_tokens"] = 1
+    if endpoint == MESSAGES:
+        # vLLM 0.32 refuses a thinking budget that is not below `max_tokens`, but for a leg that says it is a prefill leg.
+        return _encode(body | {FIELD: {**params, "do_remote_decode": True}})
+    if "max_completion_tokens" in body:
+        body["max_completion_tokens"] = 1
+    return _encode(body | {"n": 1} | (_min_tokens(fields) if first_token else {}))
 
 
 def _min_tokens(fields: Fields) -> dict[str, int]:

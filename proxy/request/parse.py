@@ -27,33 +27,24 @@ _XARGS: Final = "vllm_xargs"
 
 _NUMBER: Final[frozenset[JsonKind]] = frozenset(("number", "null"))
 _BOOLEAN: Final[frozenset[JsonKind]] = frozenset(("boolean", "null"))
+_INTEGERS: Final = ("n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "priority")
+_FLOATS: Final = ("temperature", "top_p")
+_BOOLEANS: Final = ("stream", "echo")
 # Only what we look at or replace, and what everybody gets wrong; the decode node judges the rest.
 _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
     "model": frozenset(("string", "null")),
     "messages": frozenset(("array",)),
     "prompt": frozenset(("string", "array", "null")),
-    "stream": _BOOLEAN,
-    "echo": _BOOLEAN,
     "stream_options": frozenset(("object", "null")),
-    "n": _NUMBER,
-    "best_of": _NUMBER,
-    "max_tokens": _NUMBER,
-    "max_completion_tokens": _NUMBER,
-    "min_tokens": _NUMBER,
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "seed": _NUMBER,
-    "priority": _NUMBER,
     _XARGS: frozenset(("object", "null")),
+    **dict.fromkeys(_BOOLEANS, _BOOLEAN),
+    **dict.fromkeys((*_INTEGERS, *_FLOATS), _NUMBER),
 }
 # vLLM's pydantic models read `"3"` as 3 and `"true"` or 1 as true; clients that send forms rely on it.
 _LAX_TYPES: Final[dict[str, TypeAdapter[Any]]] = {
-    **dict.fromkeys(("stream", "echo", "background"), TypeAdapter(bool)),
-    **dict.fromkeys(("temperature", "top_p"), TypeAdapter(float)),
-    **dict.fromkeys(
-        ("n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "priority", "max_output_tokens"),
-        TypeAdapter(int),
-    ),
+    **dict.fromkeys((*_BOOLEANS, "background"), TypeAdapter(bool)),
+    **dict.fromkeys(_FLOATS, TypeAdapter(float)),
+    **dict.fromkeys((*_INTEGERS, "max_output_tokens"), TypeAdapter(int)),
 }
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _KINDS_OF: Final = {  # where the same name means something else

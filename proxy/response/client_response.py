@@ -29,7 +29,6 @@ class ClientResponse:
     def __init__(
         self, send: Send, writer: Writer, claim: ConnectionClaim, record: RequestRecord, shape: ErrorFormat = OPENAI
     ) -> None:
-        """`claim` is told when the answer streams."""
         self.claim = claim
         self.record = record
         self._send = send
@@ -78,11 +77,9 @@ class ClientResponse:
         return self._writer.write(chunk)
 
     async def drained(self) -> None:
-        """Wait until the client has read enough of what was written."""
         await self._writer.drained()
 
     def end(self) -> None:
-        """End a stream."""
         self._ended = True
         self._writer.end()
 

@@ -2,11 +2,9 @@
 
 from time import perf_counter
 
-from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.plans import DisaggregatedPlan
-from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.resume.stream import Stream
 
@@ -21,38 +19,16 @@ class FirstTokenRelay:
         self.began_s = 0.0  # when the prefill node's first event came (time.perf_counter); 0: it has not
 
     @property
-    def asked(self) -> ClientRequest:
-        """What a node is asked now."""
-        return self.stream.asked
-
-    @property
     def has_begun(self) -> bool:
         """Whether the client has something of a prefill node's."""
         return self.stream.part is not None and self.stream.part.has_passed
-
-    @property
-    def ended(self) -> bool:
-        """Whether the prefill node's part has ended."""
-        return self.stream.part is not None and self.stream.part.ended
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the answer has ended with that part."""
-        return self.stream.part is not None and self.stream.part.is_whole
-
-    @property
-    def broken(self) -> StreamBrokenError | None:
-        """What the prefill node said of its failure."""
-        return self.stream.part.broken if self.stream.part is not None else None
 
     def begin(self, plan: DisaggregatedPlan) -> bool:
         """Return whether the prefill node's stream goes to the client."""
         if self.has_begun or self.stream.went_on:
             return False
         self.began_s = 0.0
-        why_not = self.stream.why_not_relayed
-        if not why_not and self.stream.asked.start:
-            why_not = "started"
+        why_not = self.stream.why_not_relayed or ("started" if self.stream.asked.start else "")
         if not why_not and not (plan.first_token and plan.decode.starts_with_tokens):
             why_not = "nodes"
         self.record.first_token = why_not or "late"  # until it is there
@@ -62,7 +38,6 @@ class FirstTokenRelay:
         return True
 
     async def take(self, answer: UpstreamResponse, data: bytes) -> None:
-        """Send the client what it gets of some bytes."""
         passed = self.stream.take_prefill(data)
         if not passed:
             return
@@ -72,7 +47,3 @@ class FirstTokenRelay:
             await self._client.relay(passed)
         else:
             await self._client.start(200, headers.to_relay(answer.headers), passed, streams=True)
-
-    def next_attempt(self, kind: FailureKind) -> None:
-        """A further attempt is made after one that failed like this: it starts with the tokens that the answer has."""
-        self.stream.restart(kind)

@@ -1,5 +1,6 @@
 """What is known of one request: the main path writes it; metrics, the access log and the dashboard read it."""
 
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
@@ -11,53 +12,30 @@ from baton.proxy.tracing.traces import UNTRACED, Trace
 _NO_NODES_GAPS: Final = LatencyHistogram(GAP_BOUNDS_S)
 
 
+@dataclass(slots=True, eq=False)
 class RequestRecord:
     """One request, from its head to its end. Instants are `perf_counter`'s."""
 
-    __slots__ = (
-        "arrived_s",
-        "attempts",
-        "broken",
-        "chunks",
-        "decode_url",
-        "first_token",
-        "gaps",
-        "left",
-        "path",
-        "prefill_url",
-        "reason",
-        "request_id",
-        "second_token_gap_s",
-        "sent_bytes",
-        "sent_s",
-        "status",
-        "stream_began_s",
-        "trace",
-        "transfer_id",
-        "waited_s",
-    )
-
-    def __init__(self, request_id: str, trace: Trace = UNTRACED) -> None:
-        self.request_id = request_id
-        self.trace = trace
-        self.arrived_s = perf_counter()
-        self.waited_s = 0.0  # until it was let in
-        self.attempts = 0
-        self.prefill_url = ""  # of the last nodes that were asked
-        self.decode_url = ""
-        self.path = ""  # how the answer was made, as far as is known
-        self.reason = ""
-        self.transfer_id = ""
-        self.status = 0  # of the head, once it was sent
-        self.broken = False  # an error was sent after the head
-        self.left = False  # the client did not wait for the end
-        self.first_token = ""  # "relayed" from the prefill node, or why not
-        self.stream_began_s: float | None = None
-        self.second_token_gap_s: float | None = None  # of a relayed first token to what the decode node added
-        self.sent_s = 0.0  # a stream's last chunk
-        self.sent_bytes = 0  # of the body
-        self.chunks = 0  # of a stream, after the first
-        self.gaps = _NO_NODES_GAPS  # between chunks, of the decode node that is asked
+    request_id: str
+    trace: Trace = UNTRACED
+    arrived_s: float = field(default_factory=perf_counter)
+    waited_s: float = 0.0  # until it was let in
+    attempts: int = 0
+    prefill_url: str = ""  # of the last nodes that were asked
+    decode_url: str = ""
+    path: str = ""  # how the answer was made, as far as is known
+    reason: str = ""
+    transfer_id: str = ""
+    status: int = 0  # of the head, once it was sent
+    broken: bool = False  # an error was sent after the head
+    left: bool = False  # the client did not wait for the end
+    first_token: str = ""  # "relayed" from the prefill node, or why not
+    stream_began_s: float | None = None
+    second_token_gap_s: float | None = None  # of a relayed first token to what the decode node added
+    sent_s: float = 0.0  # a stream's last chunk
+    sent_bytes: int = 0  # of the body
+    chunks: int = 0  # of a stream, after the first
+    gaps: LatencyHistogram = _NO_NODES_GAPS  # between chunks, of the decode node that is asked
 
     @property
     def ttft_s(self) -> float | None:
@@ -70,7 +48,6 @@ class RequestRecord:
         self.trace.waited(self.waited_s)
 
     def asks(self, decode: Node | None, prefill: Node | None = None) -> None:
-        """Record which nodes are asked now."""
         self.attempts += 1
         self.prefill_url = prefill.url if prefill is not None else ""
         self.decode_url = decode.url if decode is not None else ""

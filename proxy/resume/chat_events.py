@@ -6,6 +6,7 @@ from typing import Any, Final
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import DONE, ERROR, parse
 from baton.proxy.resume.known import Key, Known
+from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("content", "reasoning", "reasoning_content", "refusal", "text")
 _OPENINGS: Final = {name: b'"%b":"' % name.encode() for name in (*_TEXTS, "arguments")}
@@ -13,7 +14,7 @@ _OPENINGS: Final = {name: b'"%b":"' % name.encode() for name in (*_TEXTS, "argum
 _PART_ENDS: Final = b'"finish_reason":"abort"'
 
 
-class ChatEvents:
+class ChatEvents(Dialect):
     """Of one stream."""
 
     def __init__(self) -> None:
@@ -21,15 +22,12 @@ class ChatEvents:
         self._theirs: dict[str, str] = {}  # the leg's → the client's
 
     def is_last(self, event: bytes) -> bool:
-        """Whether a stream ends with this event."""
         return event.startswith(DONE)
 
     def is_failure(self, event: bytes) -> bool:
-        """Whether it says that something has failed."""
         return event.startswith(ERROR)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
-        """Return the node's failure; None if the client is at fault."""
         error = parse(event)["error"]
         code = error.get("code") if isinstance(error, dict) else None
         if isinstance(code, int) and code >= 500:
@@ -37,27 +35,21 @@ class ChatEvents:
         return None
 
     def ends_prefill_part(self, event: bytes) -> bool:
-        """Whether a prefill node's part of the stream ends before this event."""
         return _PART_ENDS in event
 
     def begin_leg(self, _is_further: bool) -> None:
-        """A node's stream begins."""
         self._theirs.clear()
 
     def renamed(self) -> Mapping[str, str]:
-        """Return ids that the leg has drawn, and those that the client has."""
         return self._theirs
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
-        """Return what each node's stream calls itself."""
         return {name: body[name] for name in ("id", "created") if name in body}
 
     def opening_of(self, key: Key) -> bytes:
-        """Return what stands before a piece of this text in an event that holds one choice."""
         return _OPENINGS[str(key[-1])]
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
-        """Take away what the client has; return whether anything is left."""
         self._name_calls(body)
         new = [choice for choice in body["choices"] if _take_choice(choice, known)]
         if not body["choices"]:
@@ -89,7 +81,7 @@ def _take_choice(choice: dict[str, Any], known: Known) -> bool:
     ]
     _take_prompt(choice, (index, "prompt"), known)  # of a completion
     if len(known.touched) == touched:
-        known.take_empty(index)
+        known.take_entries((index, "empty"), 1)  # the client gets as many as one server would send
     return any(is_new)
 
 

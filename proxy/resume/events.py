@@ -36,11 +36,7 @@ class Splitter:
 
 
 def parse(event: bytes) -> dict[str, Any]:
-    """Read the JSON of an event, named or not.
-
-    Raises:
-        msgspec.DecodeError: it is not what vLLM sends.
-    """
+    """Read the JSON of an event, named or not."""
     return msgspec.json.decode(event[event.find(_DATA) + len(_DATA) :], type=dict[str, Any])
 
 

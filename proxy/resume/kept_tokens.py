@@ -36,7 +36,6 @@ class KeptTokens:
         self._part = b""
 
     def begin_leg(self) -> None:
-        """A node begins to name the answer's tokens, from the first one on."""
         self._record.begin_leg()
         self._part, self.is_answered = b"", False
 

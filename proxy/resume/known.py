@@ -24,7 +24,6 @@ class Text:
         self.checksum = 0  # of its UTF-8
 
     def add(self, piece: str) -> None:
-        """Append a piece."""
         self.length += len(piece)
         self.checksum = crc32(piece.encode(), self.checksum)
 
@@ -77,11 +76,7 @@ class Known:
         return self._counts.get(key, 0)
 
     def take_text(self, key: Key, piece: str) -> str:
-        """Take a piece of a text; return what of it is new.
-
-        Raises:
-            CannotFollowError: the text differs from the client's.
-        """
+        """Take a piece of a text; return what of it is new."""
         self.touched.append(key)
         left = self._texts_left.get(key)
         if left is not None:
@@ -119,7 +114,3 @@ class Known:
             return False
         self._names.add(key)
         return True
-
-    def take_empty(self, choice: int) -> None:
-        """Take an event that adds nothing: the client has as many as one server would send."""
-        self.take_entries((choice, "empty"), 1)

@@ -1,11 +1,11 @@
 """Events of `/v1/messages`: what is new in them. Pure."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import parse
 from baton.proxy.resume.known import Key, Known
+from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("text", "thinking", "partial_json")
 _BEGINNINGS: Final = (b"event: message_start\n", b"event: content_block_start\n", b"event: ping\n")
@@ -13,19 +13,16 @@ _DELTA: Final = b"event: content_block_delta\n"
 _SIGNATURE: Final = b'"signature_delta"'  # the end of a block of thoughts
 
 
-class MessageEvents:
+class MessageEvents(Dialect):
     """Of one stream."""
 
     def is_last(self, event: bytes) -> bool:
-        """Whether a stream ends with this event."""
         return event.startswith(b"event: message_stop\n")
 
     def is_failure(self, event: bytes) -> bool:
-        """Whether it says that something has failed."""
         return event.startswith(b"event: error\n")
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
-        """Return the node's failure; None if the client is at fault."""
         kind = (parse(event).get("error") or {}).get("type")
         if kind == "invalid_request_error":
             return None
@@ -38,21 +35,14 @@ class MessageEvents:
     def begin_leg(self, _is_further: bool) -> None:
         """Nothing that nodes draw comes twice."""
 
-    def renamed(self) -> Mapping[str, str]:
-        """Return ids that the leg has drawn, and those that the client has."""
-        return {}
-
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
-        """Return what each node's stream calls itself."""
         message = body.get("message") or {}
         return {"id": message["id"]} if "id" in message else {}
 
     def opening_of(self, key: Key) -> bytes:
-        """Return what stands before a piece of this text in an event."""
         return b'"%b":"' % str(key[-1]).encode()
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
-        """Take away what the client has; return whether anything is left."""
         kind, index, delta = body["type"], body.get("index", 0), body.get("delta") or {}
         texts = [name for name in _TEXTS if name in delta]
         if kind == "ping":

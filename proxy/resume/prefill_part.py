@@ -13,23 +13,16 @@ _FINISHED: Final = b'"finish_reason":"'  # of a choice; no text can hold it, a s
 class PrefillPart:
     """Of one attempt."""
 
-    def __init__(self, record: ShortRecord, choices: int = 1) -> None:
-        """Begin before the node's first event.
-
-        Args:
-            record: the answer's.
-            choices: how many the answer has.
-        """
+    def __init__(self, record: ShortRecord, choices: int) -> None:
         self.has_passed = False  # something for the client
         self._open_choices = choices
         self._cut_short = False  # the node has ended a choice that goes on on the decode node
-        self.ended = False
+        self.ended = False  # it takes no more
         self._record = record
         self._splitter = Splitter()
 
     @property
     def is_whole(self) -> bool:
-        """Whether the answer has ended with it."""
         return self.ended and self._record.done
 
     @property
@@ -39,12 +32,7 @@ class PrefillPart:
         return broken if isinstance(broken, StreamBrokenError) else None
 
     def take(self, data: bytes) -> bytes:
-        """Return what the client gets of some bytes."""
         return b"".join(map(self._take, self._splitter.whole(data)))
-
-    def close(self) -> None:
-        """Take no more: the decode node's stream has begun."""
-        self.ended = True
 
     def _take(self, event: bytes) -> bytes:
         if self.ended:

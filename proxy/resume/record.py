@@ -52,6 +52,7 @@ class Dialect(Protocol):
 
     def renamed(self) -> Mapping[str, str]:
         """Return ids that the leg has drawn, and those that the client has in their place, where events may pass as they come."""
+        return {}
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         """Return what each node's stream calls itself."""

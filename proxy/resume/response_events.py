@@ -3,12 +3,12 @@
 Each node draws the ids of an answer's items, and numbers its events: they are given the ids and numbers of the client's stream.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import parse
 from baton.proxy.resume.known import Key, Known
+from baton.proxy.resume.record import Dialect
 
 _LAST: Final = (b"event: response.completed\n", b"event: response.incomplete\n")
 _FAILURES: Final = (b"event: error\n", b"event: response.failed\n")
@@ -16,7 +16,7 @@ _IDS: Final = frozenset(("id", "call_id"))  # of an item
 _PLACE: Final = ("output_index", "content_index", "summary_index")
 
 
-class ResponseEvents:
+class ResponseEvents(Dialect):
     """Of one stream."""
 
     def __init__(self) -> None:
@@ -27,15 +27,12 @@ class ResponseEvents:
         self._is_further = False  # the leg
 
     def is_last(self, event: bytes) -> bool:
-        """Whether a stream ends with this event."""
         return event.startswith(_LAST)
 
     def is_failure(self, event: bytes) -> bool:
-        """Whether it says that something has failed."""
         return event.startswith(_FAILURES)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
-        """Return the node's failure; None if the client is at fault."""
         body = parse(event)
         error = body.get("error") or (body.get("response") or {}).get("error") or body
         code = error.get("code")
@@ -48,15 +45,9 @@ class ResponseEvents:
         return self.is_last(event) or event.partition(b"\n")[0].endswith(b".done")
 
     def begin_leg(self, is_further: bool) -> None:
-        """A node's stream begins."""
         self._is_further = is_further
 
-    def renamed(self) -> Mapping[str, str]:
-        """Return ids that the leg has drawn, and those that the client has."""
-        return {}
-
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
-        """Return what each node's stream calls itself."""
         response = body.get("response") or {}
         return {"id": response["id"]} if "id" in response else {}
 
@@ -65,7 +56,6 @@ class ResponseEvents:
         return b'"delta":"'
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
-        """Take away what the client has; return whether anything is left."""
         is_new = self._take(body, known)
         if not self._is_further:
             self._next = body.get("sequence_number", self._next) + 1

@@ -5,7 +5,7 @@ and usage, as they were on the first node. What the client has of its stream is 
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Self
 
 from baton.proxy.request.eligibility import wants_prompt_logprobs
 from baton.proxy.request.endpoints import RESPONSES
@@ -15,51 +15,38 @@ from baton.proxy.request.single_node import has_built_in_tools, wants_logprobs
 
 
 class NotResumableReason(StrEnum):
-    """Why a stream is not resumed; the values are labels of `baton_streams_not_resumed_total`."""
+    """Why a stream is not resumed: a label of `baton_streams_not_resumed_total`, and the sentence that the client reads."""
 
-    OFF = "off"
-    BEAMS = "beams"
-    PROMPT_LOGPROBS = "prompt_logprobs"
-    EMBEDDINGS = "embeddings"
-    LOGPROBS = "logprobs"
-    ON_NODE = "on_node"
-    TOO_LONG = "too_long"
-    NO_TOKEN_IDS = "no_token_ids"  # noqa: S105  # no password
-    DIFFERS = "differs"
-    RETRY_DENIED = "retry_denied"
-    NO_NODE = "no_node"
+    sentence: str
 
+    def __new__(cls, label: str, sentence: str) -> Self:
+        made = str.__new__(cls, label)
+        made._value_, made.sentence = label, sentence
+        return made
 
-SENTENCES: Final[dict[NotResumableReason, str]] = {
-    NotResumableReason.OFF: "resuming is switched off",
-    NotResumableReason.BEAMS: "it is chosen among several candidates, of which its tokens say nothing",
-    NotResumableReason.PROMPT_LOGPROBS: "it holds log probabilities of the prompt",
-    NotResumableReason.EMBEDDINGS: "its prompt is given as embeddings",
-    NotResumableReason.LOGPROBS: "a response's log probabilities do not say of which tokens they are",
-    NotResumableReason.ON_NODE: "its node calls tools itself, or goes on without a client",
-    NotResumableReason.TOO_LONG: "it is too long to be remembered",
-    NotResumableReason.NO_TOKEN_IDS: "the node has not named the answer's tokens",
-    NotResumableReason.DIFFERS: "another node answered differently",
-    NotResumableReason.RETRY_DENIED: "no further attempt is allowed",
-    NotResumableReason.NO_NODE: "no other node could go on with it",
-}
+    OFF = "off", "resuming is switched off"
+    BEAMS = "beams", "it is chosen among several candidates, of which its tokens say nothing"
+    PROMPT_LOGPROBS = "prompt_logprobs", "it holds log probabilities of the prompt"
+    EMBEDDINGS = "embeddings", "its prompt is given as embeddings"
+    LOGPROBS = "logprobs", "a response's log probabilities do not say of which tokens they are"
+    ON_NODE = "on_node", "its node calls tools itself, or goes on without a client"
+    TOO_LONG = "too_long", "it is too long to be remembered"
+    NO_TOKEN_IDS = "no_token_ids", "the node has not named the answer's tokens"
+    DIFFERS = "differs", "another node answered differently"
+    RETRY_DENIED = "retry_denied", "no further attempt is allowed"
+    NO_NODE = "no_node", "no other node could go on with it"
 
 
 class CannotFollowError(Exception):
     """There is no exact way to go on."""
 
     def __init__(self, reason: NotResumableReason) -> None:
-        super().__init__(SENTENCES[reason])
+        super().__init__(reason.sentence)
         self.reason = reason
 
 
 def why_not_resumed(request: ClientRequest, *, resumes: bool) -> NotResumableReason | None:
-    """Say why an answer does not go on on another node; None if it does.
-
-    Args:
-        request: its values have not been checked by any node.
-        resumes: the setting.
-    """
+    """Say why an answer does not go on on another node; None if it does."""
     if not resumes or not is_on(request.fields, "stream"):
         return NotResumableReason.OFF
     return _why_not_started(request)

@@ -16,10 +16,9 @@ MOST_EVENTS: Final = 12  # of a leg
 
 
 class ShortRecord:
-    """One answer, over all its legs."""
+    """One answer, over all its legs, as an `AnswerRecord` has it: that takes over when it is needed."""
 
     def __init__(self, record: AnswerRecord) -> None:
-        """`record` takes over when it is needed."""
         self.dialect = record.dialect
         self._record = record
         self._is_read = False  # the record has taken over
@@ -30,33 +29,23 @@ class ShortRecord:
 
     @property
     def done(self) -> bool:
-        """Whether the stream's last event has passed."""
         return self._record.done if self._is_read else self._done
 
     @property
     def broken(self) -> StreamBrokenError | CannotFollowError | None:
-        """What the node said of its failure, or that what follows differs."""
         return self._record.broken if self._is_read else None
 
     @property
     def can_start(self) -> bool:
-        """Whether `start` has an answer, as far as can be told cheaply."""
         return self._read().can_start
 
     def start(self) -> Start:
-        """Return the ids of the answer's tokens, by choice.
-
-        Raises:
-            CannotFollowError: they are not known.
-        """
         return self._read().start()
 
     def reopen(self) -> None:
-        """The answer does not end with what was said last."""
         self._read().reopen()
 
     def begin_leg(self) -> None:
-        """A node's stream begins, with the answer's first event."""
         begun = [leg for leg in self._legs if leg]
         if self._is_read or len(begun) > 1 or any(_says_nothing(event) for leg in begun for event in leg):
             self._read().begin_leg()
@@ -66,17 +55,11 @@ class ShortRecord:
         self._splitter = Splitter()
 
     def take(self, data: bytes) -> bytes:
-        """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
-
-        Raises:
-            CannotFollowError: the answer differs from what the client has.
-        """
         if self._is_read:
             return self._record.take(data)
         return self._record.take_each(self.take_event, self._splitter.whole(data))
 
     def take_event(self, event: bytes) -> bytes:
-        """Take one event."""
         if self._is_read:
             return self._record.take_event(event)
         leg, bare = self._legs[-1], without_ids(event)

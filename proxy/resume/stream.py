@@ -25,8 +25,6 @@ from baton.proxy.resume.short_record import ShortRecord
 
 MOST_CHOICES: Final = 32  # whose first tokens are relayed: each has a transfer
 _DATA: Final = b"data: "
-
-
 _BY_ANSWER: Final = frozenset((FailureKind.STATUS, FailureKind.PROTOCOL, FailureKind.REFUSED, FailureKind.EMPTY))
 
 
@@ -41,13 +39,7 @@ class Stream:
     """What is known of one answer."""
 
     def __init__(self, request: ClientRequest, *, resumes: bool, relays: bool = True) -> None:
-        """Begin with a request.
-
-        Args:
-            request: the client's.
-            resumes: whether a stream that breaks may go on on another node.
-            relays: whether the prefill node's token may be sent to the client before the decode node streams.
-        """
+        """`resumes`: a stream that breaks may go on on another node. `relays`: the prefill node's token may be sent before the decode node streams."""
         self.why_not_resumed = why_not_resumed(request, resumes=resumes)
         self.why_not_relayed = why_not_relayed(request) if relays else "off"
         self.choices = count_choices(request) or 1
@@ -101,7 +93,6 @@ class Stream:
         self.part = PrefillPart(self.record, self.choices)
 
     def take_prefill(self, data: bytes) -> bytes:
-        """Return what the client gets of some bytes of a prefill node's."""
         assert self.part is not None
         return self.part.take(data)
 
@@ -115,20 +106,15 @@ class Stream:
             self.asked = replace(self.asked, start=self.kept.start())
 
     def begin_decode(self, record: GapRecord) -> None:
-        """A decode node's stream begins."""
         if self.part is not None:
-            self.part.close()
+            self.part.ended = True
         if self.record is not None:
             self.record.begin_leg()
         self._gap = record if self.part is not None and self.part.has_passed and not self.went_on else None
         self.went_on = self.went_on or self._gap is None
 
     def take(self, data: bytes) -> bytes:
-        """Return what the client gets of some bytes of a decode node's.
-
-        Raises:
-            CannotFollowError: the answer differs from what the client has.
-        """
+        """Return what the client gets of some bytes of a decode node's."""
         assert self.record is not None
         passed = self.record.take(data)
         if self._gap is not None and passed and _adds(passed):

@@ -90,30 +90,16 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
     assert [each.status_code for each in got] == [200] * 4
 
 
-async def test_a_tenant_with_few_requests_is_not_kept_waiting_by_one_with_many() -> None:
-    """The header that names the tenant is the operator's choice."""
-    async with cluster(max_requests=1, tenant_header="X-Tenant") as running:
-        hold(running)
-        asked = [asyncio.create_task(ask(running, {"user": f"many {i}"}, x_tenant="many")) for i in range(5)]
-        await until_waiting(running, 4)
-        asked.append(asyncio.create_task(ask(running, {"user": "few"}, x_tenant="few")))
-        await until_waiting(running, 5)
-        release(running)
-        await asyncio.gather(*asked)
-        order = [request.body["user"] for request in running.decode[0].seen]
-
-    assert order.index("few") <= 2
-
-
-async def test_a_lower_priority_number_goes_first() -> None:
-    """A header's or the body's, in which vLLM finds it too."""
-    async with cluster(max_requests=1, priority_header="x-request-priority") as running:
+async def test_tenants_take_turns_and_a_lower_priority_number_goes_first() -> None:
+    """Headers of the operator's choice name both; vLLM finds a priority in the body, and so do we."""
+    async with cluster(max_requests=1, tenant_header="X-Tenant", priority_header="x-request-priority") as running:
         hold(running)
         asked = [asyncio.create_task(ask(running, {"user": "first"}))]
         await until_true(lambda: running.decode[0].seen)
         said: list[tuple[dict[str, Any], dict[str, str]]] = [
             ({"user": "patient", "priority": 5}, {}),
-            ({"user": "usual"}, {}),
+            *(({"user": "many"}, {"x_tenant": "many"}) for _ in range(3)),
+            ({"user": "few"}, {"x_tenant": "few"}),
             ({"user": "urgent", "priority": 9}, {"x_request_priority": "-3"}),
         ]
         for count, (body, headers) in enumerate(said):
@@ -123,29 +109,11 @@ async def test_a_lower_priority_number_goes_first() -> None:
         await asyncio.gather(*asked)
         order = [request.body["user"] for request in running.decode[0].seen]
 
-    assert order == ["first", "urgent", "usual", "patient"]
+    assert order == ["first", "urgent", "many", "few", "many", "many", "patient"]
 
 
-async def test_a_request_whose_time_ends_in_the_queue_is_told_to_come_again() -> None:
-    """503 rather than 504: nothing was done for it, and nothing is left of it."""
-    async with cluster(max_requests=1) as running:
-        hold(running)
-        first = asyncio.create_task(ask(running))
-        await until_true(lambda: running.decode[0].seen)
-        got = await ask(running, x_request_timeout_s="0.5")
-        waited = await metric(running, 'baton_refusals_total{reason="waited"}')
-        release(running)
-        assert (await first).status_code == 200
-        sent = len(running.decode[0].seen)
-        state = await admission(running)
-
-    assert_error(got, 503)
-    assert int(got.headers["retry-after"]) >= 1
-    assert (waited, sent, state["waiting"], state["inside"]) == (1, 1, 0, 0)
-
-
-async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
-    """Its place goes to nobody, and nodes never hear of it."""
+async def test_whoever_leaves_the_queue_leaves_nothing() -> None:
+    """Of its own will, or because its time is over: 503 rather than 504, as nothing was done for it. Nodes never hear of it."""
     async with cluster(max_requests=1) as running:
         hold(running)
         first = asyncio.create_task(ask(running))
@@ -154,10 +122,14 @@ async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
         await until_waiting(running, 1)
         second.cancel()
         await until_waiting(running, 0)
+        late = await ask(running, x_request_timeout_s="0.5")
+        waited = await metric(running, 'baton_refusals_total{reason="waited"}')
         release(running)
         assert (await first).status_code == 200
         await assert_nothing_left(running)
         state = await admission(running)
+        sent = len(running.decode[0].seen)
 
-        assert len(running.decode[0].seen) == 1
-    assert (state["inside"], state["waiting"]) == (0, 0)
+    assert_error(late, 503)
+    assert int(late.headers["retry-after"]) >= 1
+    assert (waited, sent, state["inside"], state["waiting"]) == (1, 1, 0, 0)

@@ -4,13 +4,10 @@ import asyncio
 
 import pytest
 
-from baton.contracts.kv_transfer import FIELD
 from baton.proxy.nodes.prefill_time import MIN_SAMPLES
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
-
-CHUNK = 2048  # bytes of prompt that the index tells apart
 
 
 async def decisions(running: Cluster, path: str, reason: str) -> float:
@@ -25,25 +22,27 @@ async def own_bytes(running: Cluster) -> list[int]:
 
 
 async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
-    """The head says so; a long one is not."""
-    async with cluster(local_below_bytes=100) as running:
-        short = await running.complete(prompt="x" * 50)
-        long = await running.complete(prompt="x" * 200)
-        counted = [await decisions(running, "local", "short"), await decisions(running, "disaggregated", "")]
-        prefilled = len(running.prefill[0].seen)
+    """The head says so; a long one is not, nor one of more than half the threshold where half of the cap is in flight."""
+    async with cluster(local_below_bytes=200, max_own_prompt_bytes=300) as running:
+        long = await running.complete(prompt="x" * 300)
+        running.decode[0].may_answer.clear()
+        first = asyncio.create_task(running.complete(prompt="x" * 180))
+        await until_true(lambda: len(running.decode[0].seen) == 2)
+        counted = await own_bytes(running)
+        second = asyncio.create_task(running.complete(prompt="x" * 150))
+        await until_true(lambda: len(running.prefill[0].seen) == 2)
+        running.decode[0].may_answer.set()
+        got = [long, await first, await second]
+        decided = [
+            await decisions(running, path, reason)
+            for path, reason in (("local", "short"), ("disaggregated", ""), ("disaggregated", "decode_busy"))
+        ]
         left = await own_bytes(running)
 
-    assert (short.headers["x-baton-path"], long.headers["x-baton-path"]) == ("local", "disaggregated")
-    assert short.headers["x-baton-reason"] == "little of the prompt is new to the decode node"
-    assert (counted, prefilled, left) == ([1, 1], 1, [0])
-
-
-async def test_by_default_nothing_is_computed_locally_by_choice() -> None:
-    """Whoever wants it says how much."""
-    async with cluster() as running:
-        got = await running.complete(prompt="x")
-
-    assert got.headers["x-baton-path"] == "disaggregated"
+    assert [each.headers["x-baton-path"] for each in got] == ["disaggregated", "local", "disaggregated"]
+    assert got[1].headers["x-baton-reason"] == "little of the prompt is new to the decode node"
+    assert decided == [1, 1, 1]
+    assert (counted, left) == ([182], [0])  # a JSON string has two quotes
 
 
 async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle_decode_node() -> None:
@@ -79,24 +78,6 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
     assert counted == 1
 
 
-async def test_a_decode_node_that_computes_much_gets_fewer_short_prompts() -> None:
-    """Half of the cap in flight: a prompt of more than half of the threshold goes to a prefill node again."""
-    async with cluster(local_below_bytes=200, max_own_prompt_bytes=300) as running:
-        running.decode[0].may_answer.clear()
-        first = asyncio.create_task(running.complete(prompt="x" * 180))
-        await until_true(lambda: running.decode[0].seen)
-        counted = await own_bytes(running)
-        second = asyncio.create_task(running.complete(prompt="x" * 150))
-        await until_true(lambda: running.prefill[0].seen)
-        busy = await decisions(running, "disaggregated", "decode_busy")
-        running.decode[0].may_answer.set()
-        got = [await first, await second]
-        left = await own_bytes(running)
-
-    assert [each.headers["x-baton-path"] for each in got] == ["local", "disaggregated"]
-    assert (counted, busy, left) == ([182], 1, [0])  # a JSON string has two quotes
-
-
 async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
     """Each takes what it may; then it is 503 with a time to come again, until one has room."""
     async with cluster(prefill=0, decode=2, max_own_prompt_bytes=1000) as running:
@@ -118,28 +99,6 @@ async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
     assert counted == 1
     assert [each.status_code for each in (*got, again)] == [200] * 4
     assert again.headers["x-baton-reason"] == "no prefill node is configured"
-
-
-async def test_a_prompt_whose_prefill_node_failed_goes_to_a_decode_node_with_room() -> None:
-    """The one that was to take the KV has enough to compute; no retry is paid for."""
-    async with cluster(decode=2, max_own_prompt_bytes=1000, decode_policy="round_robin") as running:
-        for node in running.decode:
-            node.may_answer.clear()
-        held = [asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))]
-        await until_true(lambda: any(node.seen for node in running.decode))
-        busy = next(node for node in running.decode if node.seen)
-        other = next(node for node in running.decode if node is not busy)
-        running.prefill[0].fault = "status"
-        held += [asyncio.create_task(running.complete(prompt="y" * 600)) for _ in range(1)]
-        await until_true(lambda: any(FIELD not in request.body for request in other.seen))
-        for node in running.decode:
-            node.may_answer.set()
-        got = [await each for each in held]
-        counted = await decisions(running, "recomputed", "prefill_failed")
-
-    assert [each.headers["x-baton-path"] for each in got] == ["local", "recomputed"]
-    assert counted == 1
-    assert not any(request.body["prompt"][0] == "y" and FIELD not in request.body for request in busy.seen)
 
 
 @pytest.mark.parametrize("way", ["room", "prefill node"])

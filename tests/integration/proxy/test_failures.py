@@ -91,8 +91,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(fault: Fault) -> No
     assert sorted(requests) == [0, 1]  # nobody was asked again
 
 
-@STREAM
-@pytest.mark.parametrize("fault", ["status", "drop", "gone"])
+@pytest.mark.parametrize(("fault", "stream"), [("status", False), ("drop", True), ("gone", False)])
 async def test_a_failed_prefill_leg_is_recomputed_on_the_decode_node(fault: str, *, stream: bool) -> None:
     """D, which waits for KV that will not come, is asked again without a transfer: two requests to D, one to P."""
     async with cluster(probe_interval_s=30.0) as running:
@@ -110,15 +109,35 @@ async def test_a_failed_prefill_leg_is_recomputed_on_the_decode_node(fault: str,
     assert [(request.cancelled, FIELD in request.body) for request in seen] == [(True, True), (False, False)]
 
 
-async def test_under_refuse_a_failed_prefill_leg_is_503() -> None:
-    """The operator asked that no decode node compute a prompt."""
-    async with cluster(when_no_prefill="refuse") as running:
-        running.prefill[0].fault = "status"
+@pytest.mark.parametrize("fault", ["cut", "empty"])
+async def test_a_prefill_node_whose_answer_is_not_whole(fault: Fault) -> None:
+    """Half an answer is none: the prompt is computed elsewhere, if the decode node has not answered by then."""
+    async with cluster() as running:
+        running.prefill[0].fault = fault
         got = await running.complete()
         await assert_nothing_left(running)
 
-    assert_error(got, 503)
-    assert running.decode[0].seen[0].cancelled
+    assert (got.status_code, got.content) == (200, expected(stream=False))
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_node_that_comes_back_after_an_outage(role: str) -> None:
+    """It is used again without help, and its outage was not held against its partner."""
+    async with cluster() as running:
+        node, partner = running.decode[0], running.prefill[0]
+        if role == "prefill":
+            node, partner = partner, node
+        await node.stop()
+        during = await running.complete()
+        nodes = (await running.http.get("/ready")).json()["nodes"]
+        await node.start()
+        await running.until_ready()
+        after = await running.complete(stream=True)
+
+    assert during.status_code == 200 if role == "prefill" else during.status_code in (502, 503)
+    assert [each["state"] for each in nodes if each["url"] == partner.url] == ["ready"]
+    assert (after.status_code, after.content) == (200, expected(stream=True))
+    assert after.headers["x-baton-path"] == "disaggregated"
 
 
 async def test_a_4xx_of_both_nodes_is_the_decode_nodes() -> None:

@@ -1,9 +1,8 @@
 """The first token comes from the prefill node: the client has it before the decode node answers, and sees one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,18 +11,15 @@ import pytest
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, MODEL, Asked, events, stream
+from tests.support.fake_answers import FIRST_ID, MODEL, events
 from tests.support.fake_typed import typed_stream
 from tests.support.fake_vllm import FakeVllm
 
-PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions"}
-BODIES = {"completion": COMPLETION, "chat": CHAT}
+PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions", "message": "/v1/messages"}
+BODIES = {"completion": COMPLETION, "chat": CHAT, "message": {"model": MODEL, "messages": CHAT["messages"]}}
 KIND = pytest.mark.parametrize("kind", ["completion", "chat"])
 TOKENS = 5
 RANDOM: dict[str, Any] = {"stream": True, "max_tokens": TOKENS}
-GREEDY = RANDOM | {"temperature": 0}
-SEEDED = RANDOM | {"seed": 3}
-WAY = pytest.mark.parametrize("more", [RANDOM, GREEDY, SEEDED], ids=["random", "greedy", "seeded"])
 
 
 @asynccontextmanager
@@ -40,7 +36,8 @@ async def ask(running: Cluster, kind: str, **more: Any) -> httpx.Response:
 
 def whole(kind: str, **more: Any) -> bytes:
     """The stream of one server."""
-    return b"".join(events(PATHS[kind], TOKENS, **more))
+    stream = typed_stream(PATHS[kind], TOKENS) if kind == "message" else events(PATHS[kind], TOKENS, **more)
+    return b"".join(stream)
 
 
 @asynccontextmanager
@@ -76,11 +73,12 @@ def leg(node: FakeVllm, index: int = -1) -> Any:
 
 
 @KIND
-@WAY
-async def test_the_client_has_the_first_token_before_the_decode_node_answers(kind: str, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("all_", [False, True], ids=["plain", "ids, usage, three answers"])
+async def test_the_client_has_the_first_token_before_the_decode_node_answers(kind: str, *, all_: bool) -> None:
     """Byte for byte the stream of one server, though two nodes have sent the token."""
+    more = {"n": 3, "return_token_ids": True, "stream_options": {"include_usage": True}} if all_ else {}
     async with relaying() as running:
-        async with first_event(running, kind, **more) as (got, rest, begun):
+        async with first_event(running, kind, **RANDOM, **more) as (got, rest, begun):
             go_on(running)
             read = begun + await read_all(rest)
         relayed = await metric(running, 'baton_first_tokens_total{source="relayed"}')
@@ -88,39 +86,10 @@ async def test_the_client_has_the_first_token_before_the_decode_node_answers(kin
         await assert_nothing_left(running)
 
     assert got.headers["x-baton-path"] == "disaggregated"
-    assert read == whole(kind)
+    assert read == (whole(kind, n=3, ids=True, usage=True) if all_ else whole(kind))
     assert (relayed, gaps) == (1, 1)
     assert leg(running.prefill[0]).relays
     assert running.prefill[0].seen[0].body["max_tokens"] == TOKENS
-
-
-@KIND
-@pytest.mark.parametrize("n", [1, 3])
-async def test_ids_and_usage_are_there_for_who_asked(kind: str, n: int) -> None:
-    """Of either node, in the form of one server."""
-    async with relaying() as running:
-        got = await ask(running, kind, **RANDOM, n=n, return_token_ids=True, stream_options={"include_usage": True})
-
-    assert got.content == whole(kind, ids=True, usage=True, n=n)
-
-
-@KIND
-async def test_every_answer_has_its_first_token_before_the_decode_node_answers(kind: str) -> None:
-    """And a transfer of its own; a decode node that dies then is followed by one that starts each answer with its token."""
-    async with relaying(decode=2) as running:
-        async with first_event(running, kind, **RANDOM, n=3) as (_, rest, begun):
-            first = next(node for node in running.decode if node.seen)
-            first.fault = "drop"
-            await first.stop()
-            go_on(running)
-            read = begun + await read_all(rest)
-        other = next(node for node in running.decode if node is not first)
-
-    assert read == whole(kind, n=3)
-    assert leg(first).choices
-    assert leg(running.prefill[0], 0).choices
-    assert leg(other).start == ((FIRST_ID,),) * 3
-    assert not leg(other).choices
 
 
 @KIND
@@ -139,25 +108,14 @@ async def test_an_answer_that_ends_with_its_first_token_needs_no_decode_node(kin
     assert got.content == b"".join(events(PATHS[kind], 1))
 
 
-@KIND
-async def test_one_token_is_asked_of_a_prefill_node_alone(kind: str) -> None:
-    """No decode node hears of it."""
-    async with relaying() as running:
-        running.prefill[0].needs_params = False
-        got = [await ask(running, kind, stream=stream, max_tokens=1) for stream in (False, True)]
-
-    assert [answer.status_code for answer in got] == [200, 200]
-    assert got[1].content == b"".join(events(PATHS[kind], 1))
-    assert not running.decode[0].seen
-    assert all(answer.headers["x-baton-path"] == "local" for answer in got)
-
-
-@KIND
-@WAY
-async def test_a_decode_node_that_fails_after_the_first_token(kind: str, more: dict[str, Any]) -> None:
-    """Another one starts with it: the client sees one stream."""
+@pytest.mark.parametrize(
+    ("kind", "n"), [("completion", 1), ("completion", 3), ("chat", 1), ("chat", 3), ("message", 1)]
+)
+async def test_a_decode_node_that_fails_after_the_first_token(kind: str, n: int) -> None:
+    """Of each answer, which has a transfer of its own; another node starts each with its token: the client sees one stream."""
     async with relaying(decode=2) as running:
-        async with first_event(running, kind, **more) as (_, rest, begun):
+        more = {"n": n} if n > 1 else {}
+        async with first_event(running, kind, **RANDOM, **more) as (_, rest, begun):
             first = next(node for node in running.decode if node.seen)
             first.fault = "drop"
             await first.stop()
@@ -165,18 +123,19 @@ async def test_a_decode_node_that_fails_after_the_first_token(kind: str, more: d
             read = begun + await read_all(rest)
         other = next(node for node in running.decode if node is not first)
 
-    assert read == whole(kind)
-    assert leg(other).start == ((FIRST_ID,),)
+    assert read == whole(kind, **more)
+    assert leg(running.prefill[0], 0).choices == leg(first).choices == (n > 1)
+    assert leg(other).start == ((FIRST_ID,),) * n
+    assert not leg(other).choices
 
 
 @KIND
-@WAY
-async def test_a_prefill_node_that_dies_after_its_token(kind: str, more: dict[str, Any]) -> None:
+async def test_a_prefill_node_that_dies_after_its_token(kind: str) -> None:
     """The decode node is given a moment; then it computes the prompt, and starts with the token."""
     async with relaying() as running:
         running.prefill[0].token_delay_s = 0.05
         running.prefill[0].fault = "cut"
-        async with first_event(running, kind, **more) as (_, rest, begun):
+        async with first_event(running, kind, **RANDOM) as (_, rest, begun):
             await until_true(lambda: len(running.decode[0].seen) == 2)
             go_on(running)
             read = begun + await read_all(rest)
@@ -185,38 +144,6 @@ async def test_a_prefill_node_that_dies_after_its_token(kind: str, more: dict[st
     assert read == whole(kind)
     assert leg(running.decode[0]).start == ((FIRST_ID,),)
     assert leg(running.decode[0]).peer == ""
-
-
-@KIND
-@pytest.mark.parametrize("together", [True, False])
-async def test_one_of_several_answers_for_which_another_token_was_sampled(
-    kind: str, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its token has not come to the decode node, and the other answer is one token ahead: a leg starts with all three."""
-    token = Asked.token
-
-    def drifted(asked: Asked, choice: int, at: int) -> int:
-        return token(asked if choice else replace(asked, drift=0), choice, at)
-
-    def ahead(asked: Asked) -> Iterator[bytes]:
-        parts = list(stream(asked))
-        if asked.drift and not asked.start:
-            second = 1 + (asked.n if asked.chat else 0)
-            parts[second : second + 2] = reversed(parts[second : second + 2])
-            if together:
-                parts[: second + 2] = [b"".join(parts[: second + 2])]
-        return iter(parts)
-
-    monkeypatch.setattr(Asked, "token", drifted)
-    monkeypatch.setattr("tests.support.fake_vllm.stream", ahead)
-    async with relaying(decode=2) as running:
-        for node in running.decode:
-            node.drift, node.token_delay_s = 100, 0.02
-        async with first_event(running, kind, **RANDOM, n=2) as (_, rest, begun):
-            go_on(running)
-            read = begun + await read_all(rest)
-
-    assert sorted(read.split(b"\n\n")) == sorted(whole(kind, n=2).split(b"\n\n"))
 
 
 @KIND
@@ -264,68 +191,24 @@ async def test_no_node_that_could_start_with_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "why"),
+    ("first_tokens", "more", "why"),
     [
-        ("completion", {"stream": False}, "whole"),
-        ("completion", {"stream": True, "prompt": ["a", "b"]}, "several"),
-        ("completion", {"stream": True, "echo": True}, "echo"),
+        ("3-alike", {"stream": False}, "whole"),
+        ("3-alike", {"stream": True, "prompt": ["a", "b"]}, "several"),
+        ("3-alike", {"stream": True, "echo": True}, "echo"),
+        (
+            "3-other",
+            {"stream": True},
+            "nodes",
+        ),  # they do not sample alike: the prefill node's need not be the decode node's
     ],
 )
-async def test_what_is_not_relayed(kind: str, more: dict[str, Any], why: str) -> None:
+async def test_what_is_not_relayed(first_tokens: str, more: dict[str, Any], why: str) -> None:
     """The decode node's stream is all there is, and a metric says why."""
-    async with relaying() as running:
-        got = await ask(running, kind, **more)
+    async with relaying(described={"first_tokens": first_tokens}) as running:
+        got = await ask(running, "completion", **more)
         counted = await metric(running, f'baton_first_tokens_total{{source="{why}"}}')
 
     assert got.status_code == 200
     assert counted == 1
     assert not leg(running.prefill[0]).relays
-
-
-async def test_nodes_that_do_not_sample_alike() -> None:
-    """Nothing is relayed of a prefill node whose token need not be the decode node's."""
-    async with cluster(first_tokens="3-alike", described={"first_tokens": "3-other"}) as running:
-        got = await ask(running, "chat", **RANDOM)
-
-    assert got.content == whole("chat")
-
-
-@KIND
-@pytest.mark.parametrize("more", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-async def test_a_stream_that_a_decode_node_began_is_resumed_as_one(kind: str, more: dict[str, Any]) -> None:
-    """The prefill node is late, on the leg that goes on too: nothing of it is relayed into the middle of the stream."""
-    async with relaying(decode=2) as running:
-        running.prefill[0].first_token_delay_s = 0.2
-        for node in running.decode:
-            node.recomputes, node.token_delay_s = True, 0.01
-        running.decode[0].fault = "cut"
-        got = await ask(running, kind, **more)
-        while not running.decode[0].seen:
-            got = await ask(running, kind, **more)
-        resumed = await metric(running, 'baton_streams_resumed_total{kind="disconnect"}')
-
-    assert got.content == whole(kind)
-    assert resumed == 1
-
-
-MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": TOKENS, "stream": True, "messages": CHAT["messages"]}
-
-
-async def test_a_message_begins_with_the_prefill_nodes_token_too() -> None:
-    """The client has it while the decode node waits; a decode node that dies then is replaced by one that starts with it."""
-    async with relaying(decode=2) as running:
-        for node in running.decode:
-            node.may_answer.clear()
-        async with running.http.stream("POST", "/v1/messages", json=MESSAGE) as got:
-            rest, read = got.aiter_raw(), b""
-            async with asyncio.timeout(10):
-                while "wörd".encode() not in read:
-                    read += await anext(rest)
-            first = next(node for node in running.decode if node.seen)
-            await first.stop()
-            go_on(running)
-            read += await read_all(rest)
-        other = next(node for node in running.decode if node is not first)
-
-    assert read == b"".join(typed_stream("/v1/messages", TOKENS))
-    assert leg(other).start == ((FIRST_ID,),)

@@ -14,33 +14,11 @@ from baton.proxy.http.address import address_of
 from baton.proxy.http.connection import Connection
 from baton.proxy.http.response import HIGH_WATER_BYTES, UpstreamResponse
 from baton.proxy.http.upstream import Upstream
+from tests.support.fake_transport import Transport
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-class Transport:
-    """As much of a transport as a connection uses."""
-
-    def __init__(self, unsent_bytes: int = 0) -> None:
-        self.closing = False
-        self._unsent_bytes = unsent_bytes
-
-    def write(self, data: bytes) -> None:
-        """Nobody reads."""
-
-    def get_write_buffer_size(self) -> int:
-        """What could not be sent."""
-        return self._unsent_bytes
-
-    def is_closing(self) -> bool:
-        """Whether it was closed."""
-        return self.closing
-
-    def abort(self) -> None:
-        """Close."""
-        self.closing = True
 
 
 class Server:
@@ -53,7 +31,6 @@ class Server:
         self._handler = handler
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle a connection."""
         self.connections += 1
         try:
             await self._handler(reader, writer)
@@ -85,13 +62,17 @@ async def request_of(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(length.partition(b":")[2]))
 
 
-def answering(*answers: bytes) -> Handler:
-    """Answer each request of a connection with the next of these bytes."""
+def answering(*answers: bytes, ends: bool = False, reads: int = 0) -> Handler:
+    """Answer each request of a connection with the next of these bytes; then end it, having read so many requests more."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
             await request_of(reader)
             writer.write(answer)
+        for _ in range(reads):
+            await request_of(reader)
+        if ends:
+            writer.write_eof()
 
     return handle
 
@@ -111,14 +92,6 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
         assert server.connections == 1
 
 
-async def test_requests_at_once_have_connections_of_their_own() -> None:
-    """HTTP/1.1 answers in order: a slow answer must not hold up the next one."""
-    async with serving(answering(OK)) as (server, upstream):
-        await asyncio.gather(*(post(upstream, server) for _ in range(5)))
-
-        assert server.connections == 5
-
-
 async def test_an_answer_that_came_whole_leaves_its_connection_to_the_next_request_at_once() -> None:
     """Also before the one who asked has woken: sixteen callers take turns on few connections and none hangs."""
     async with serving(answering(*[OK] * 200)) as (server, upstream):
@@ -133,14 +106,7 @@ async def test_an_answer_that_came_whole_leaves_its_connection_to_the_next_reque
 
 async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
     """The node restarted: the request goes out once more, on a new connection."""
-
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(OK)
-        await request_of(reader)  # read, and never answered
-        writer.close()
-
-    async with serving(once) as (server, upstream):
+    async with serving(answering(OK, reads=1, ends=True)) as (server, upstream):
         first, second = await post(upstream, server), await post(upstream, server)
 
         assert (first.status, second.status) == (200, 200)
@@ -149,12 +115,7 @@ async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> No
 
 async def test_a_new_connection_that_is_closed_without_an_answer_is_a_failure() -> None:
     """Nobody knows what became of the request: it is not sent again here."""
-
-    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.close()
-
-    async with serving(never) as (server, upstream):
+    async with serving(answering(reads=1, ends=True)) as (server, upstream):
         with pytest.raises(UpstreamError) as caught:
             await post(upstream, server)
 
@@ -183,13 +144,7 @@ async def test_idle_connections_are_closed_before_the_node_would_do_it(monkeypat
 )
 async def test_what_is_no_answer_is_named(sent: bytes, kind: FailureKind) -> None:
     """By what happened, so that the breaker can count it."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(sent)
-        writer.write_eof()
-
-    async with serving(handle) as (server, upstream):
+    async with serving(answering(sent, ends=True)) as (server, upstream):
         with pytest.raises(UpstreamError) as caught:
             await post(upstream, server)
 
@@ -202,13 +157,7 @@ async def test_what_is_no_answer_is_named(sent: bytes, kind: FailureKind) -> Non
 )
 async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> None:
     """Neither is the first part lost, nor is it taken for the whole."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(cut)
-        writer.write_eof()
-
-    async with serving(handle) as (server, upstream):
+    async with serving(answering(cut, ends=True)) as (server, upstream):
         answer = await post(upstream, server)
 
         assert await answer.read_some() == b"ok"
@@ -219,13 +168,7 @@ async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> N
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     """As HTTP/1.0 servers do it; the connection is not kept."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
-        writer.write_eof()
-
-    async with serving(handle) as (server, upstream):
+    async with serving(answering(b"HTTP/1.1 200 OK\r\n\r\nall of it", ends=True)) as (server, upstream):
         assert await (await post(upstream, server)).read_all() == b"all of it"
         assert await (await post(upstream, server)).read_all() == b"all of it"
         assert server.connections == 2
@@ -252,32 +195,17 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
         assert server.connections == 2
 
 
-async def test_whoever_stops_waiting_closes_the_connection() -> None:
-    """So the node learns of it."""
-
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-
-    async with serving(silent) as (server, upstream):
-        asking = asyncio.create_task(post(upstream, server))
-        await asyncio.sleep(0.05)
-        asking.cancel()
-
-        async with asyncio.timeout(20):
-            await server.closed.wait()
-
-
-async def test_a_request_that_is_given_up_before_anybody_waits_for_it_closes_its_connection() -> None:
-    """It was sent at once on a kept connection; whoever was to wait for the answer never began to."""
-
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(OK)
-        await request_of(reader)
-
-    async with serving(once) as (server, upstream):
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_request_that_is_given_up_closes_its_connection(waits: bool) -> None:
+    """So the node learns of it; also of one that was sent on a kept connection, and whose answer nobody began to wait for."""
+    async with serving(answering(OK, reads=1)) as (server, upstream):
         await (await post(upstream, server)).read_all()
-        upstream.send(server.url, "/v1/x", b"", b"{}").close()
+        if waits:
+            asking = asyncio.create_task(post(upstream, server))
+            await asyncio.sleep(0.05)
+            asking.cancel()
+        else:
+            upstream.send(server.url, "/v1/x", b"", b"{}").close()
 
         async with asyncio.timeout(20):
             await server.closed.wait()
@@ -289,13 +217,12 @@ async def test_whoever_leaves_as_the_answer_comes_leaves_the_connection_to_other
     connection = Connection(lambda _: None, lambda _: None)
     transport = Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
-    leaving = asyncio.create_task(connection.send_and_wait(b"first"))
-    await asyncio.sleep(0)
+    leaving = connection.send(b"first")
+    transport.unread_bytes = 0
     connection.data_received(OK)
-    leaving.cancel()
-    staying = asyncio.create_task(connection.send_and_wait(b"second"))
-    with pytest.raises(asyncio.CancelledError):
-        await leaving
+    staying = connection.send(b"second")
+    connection.forget(leaving)
+    transport.unread_bytes = 0
     connection.data_received(OK)
 
     assert (await staying).status == 200
@@ -307,10 +234,10 @@ async def test_a_connection_with_a_request_half_sent_is_not_kept(unsent_bytes: i
     """The server has answered before it read all: the rest would be taken for the next request."""
     given_back: list[Connection] = []
     connection = Connection(given_back.append, lambda _: None)
-    transport = Transport(unsent_bytes)
+    transport = Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
-    asking = asyncio.create_task(connection.send_and_wait(b"request"))
-    await asyncio.sleep(0)
+    asking = connection.send(b"request")
+    transport.unread_bytes = unsent_bytes
     connection.data_received(OK)
 
     assert (await asking).status == 200
@@ -421,20 +348,24 @@ async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
         assert calls == 1
 
 
-async def test_nobody_there_is_told_from_an_answer_that_does_not_come() -> None:
-    """The first is the node's state, the second may be this request's."""
-
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-
-    async with serving(silent) as (server, upstream):
-        with pytest.raises(UpstreamError) as late:
+async def test_nobody_there_is_told_from_silence() -> None:
+    """A full queue of connections, or packets that are lost, say nothing of the process; nor does an answer that does not come."""
+    upstream = Upstream(connect_timeout_s=0.2)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+    url = "http://{}:{}".format(*listening.getsockname())
+    kinds = []
+    with socket.create_connection(listening.getsockname()):  # it fills the queue
+        for _ in range(2):
+            with pytest.raises(UpstreamError) as raised:
+                await upstream.connect(address_of(url))
+            kinds.append(raised.value.kind)
+            listening.close()
+    async with serving(answering()) as (server, upstream):
+        with pytest.raises(UpstreamError) as raised:
             async with upstream.get(server.url, "/health", timeout_s=0.1):
                 pass
-    with pytest.raises(UpstreamError) as dead:
-        await Upstream(connect_timeout_s=0.5).post(server.url, "/", b"", b"")
 
-    assert (late.value.kind, dead.value.kind) == (FailureKind.TIMEOUT, FailureKind.CONNECT)
+    assert [*kinds, raised.value.kind] == [FailureKind.TIMEOUT, FailureKind.CONNECT, FailureKind.TIMEOUT]
 
 
 def rto_max_is_known() -> bool:

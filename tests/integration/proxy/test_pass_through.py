@@ -1,6 +1,5 @@
 """Routes that one node serves whole."""
 
-from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
 
@@ -39,21 +38,6 @@ async def test_a_passed_request_reaches_a_node_as_it_came() -> None:
     assert got.headers["x-request-id"] == headers["x-request-id"]
 
 
-async def test_a_route_goes_to_a_node_that_has_it() -> None:
-    """Nodes say which routes they have."""
-    async with cluster(decode=2) as running:
-        embeds = running.decode[1]
-        running.decode[0].change(routes=["/tokenize"])
-        embeds.change(routes=["/tokenize", "/v1/embeddings"])
-        embeds.passed["POST", "/v1/embeddings"] = 200, JSON, b'{"data":[]}'
-        await probed(running)
-        got = [await running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a"}) for _ in range(4)]
-        asked = len(embeds.was_passed)
-
-    assert [answer.json() for answer in got] == [{"data": []}] * 4
-    assert asked == 4
-
-
 async def test_a_route_that_no_node_has_is_not_found() -> None:
     """In OpenAI's shape, and it says why; another method is refused as such."""
     async with cluster() as running:
@@ -88,25 +72,3 @@ async def test_another_node_is_asked_if_one_fails() -> None:
         got = [await running.http.post("/tokenize", json={"model": MODEL, "prompt": "a"}) for _ in range(4)]
 
     assert {answer.status_code for answer in got} == {200}
-
-
-async def test_operators_routes_are_not_passed() -> None:
-    """A node has more routes than clients may use."""
-    async with cluster() as running:
-        for node in (*running.prefill, *running.decode):
-            node.passed["POST", "/sleep"] = 200, JSON, b"{}"
-        got = await running.http.post("/sleep")
-        assert running.decode[0].was_passed == running.prefill[0].was_passed == []
-
-    assert got.status_code == 404
-
-
-async def test_a_nodes_gate_judges_forged_parameters() -> None:
-    """The body is not changed: a node refuses what is not signed."""
-    async with cluster() as running:
-        running.decode[0].passed["POST", "/inference/v1/generate"] = 403, JSON, b"{}"
-        got = await running.http.post("/inference/v1/generate", json={"token_ids": [1], FIELD: {"baton": {}}})
-        sent = running.decode[0].was_passed[0][4]
-
-    assert got.status_code == 403
-    assert FIELD.encode() in sent

@@ -1,48 +1,53 @@
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
 from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import CHAT, COMPLETION, cluster
-from tests.support.fake_answers import answer, events
+from tests.support.fake_answers import MODEL, answer, events
+from tests.support.fake_typed import typed_stream, typed_whole
 
-BOTH = pytest.mark.parametrize(
-    ("path", "body"), [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)], ids=["completion", "chat"]
-)
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": COMPLETION,
+    "/v1/chat/completions": CHAT,
+    "/v1/messages": {"model": MODEL, "max_tokens": 3, "messages": CHAT["messages"]},
+    "/v1/responses": {"model": MODEL, "input": "a"},
+}
 
 
-@BOTH
+def sent(path: str, *, stream: bool) -> bytes:
+    """What a decode node sends."""
+    if path in ("/v1/messages", "/v1/responses"):
+        return b"".join(typed_stream(path, 3)) if stream else typed_whole(path, 3)
+    return b"".join(events(path, 3)) if stream else answer(path, 3)
+
+
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_client_gets_the_decode_nodes_bytes(path: str, body: dict[str, Any], *, stream: bool) -> None:
-    """The body is identical to D's, and the head says how it was made."""
+async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool) -> None:
+    """The body is identical to D's, and the head says how it was made; both nodes have the client's key, if it has one."""
+    key = {"authorization": "Bearer key"} if stream else {}
     async with cluster() as running:
-        got = await running.http.post(path, json={**body, "stream": stream}, headers={"x-request-id": "mine"})
+        got = await running.http.post(
+            path, json={**BODIES[path], "stream": stream}, headers={"x-request-id": "mine", **key}
+        )
         maker, taker = running.prefill[0].seen[0], running.decode[0].seen[0]
+        told: Any = [maker.params, taker.params]
 
     assert got.status_code == 200
-    assert got.content == (b"".join(events(path, 3)) if stream else answer(path, 3))
+    assert re.sub(rb"resp_[0-9a-f]{32}", b"resp_1", got.content) == sent(path, stream=stream)
     assert got.headers["content-type"].startswith("text/event-stream" if stream else "application/json")
     assert got.headers["x-baton-path"] == "disaggregated"
     assert got.headers["x-request-id"] == "mine"
     assert "x-baton-secret" not in got.headers
-    assert maker.params is not None
-    assert taker.params is not None
-    assert got.headers["x-baton-transfer-id"] == maker.params.transfer_id == taker.params.transfer_id
-    assert taker.params.peer == "tcp://127.0.0.1:9100"
+    assert got.headers["x-baton-transfer-id"] == told[0].transfer_id == told[1].transfer_id
+    assert told[1].peer == "tcp://127.0.0.1:9100"
+    assert maker.path == taker.path == path
+    assert [each.headers.get("authorization") for each in (maker, taker)] == [key.get("authorization")] * 2
     assert (maker.headers["x-request-id"], taker.headers["x-request-id"]) == ("mine-prefill", "mine")
-
-
-@pytest.mark.parametrize("authorization", ["Bearer key", None])
-async def test_authorization_reaches_both_nodes_as_it_was(authorization: str | None) -> None:
-    """A key is handed on; no key is not turned into one."""
-    async with cluster() as running:
-        headers = {"authorization": authorization} if authorization else {}
-        await running.http.post("/v1/completions", json=COMPLETION, headers=headers)
-        seen = [running.prefill[0].seen[0], running.decode[0].seen[0]]
-
-    assert [request.headers.get("authorization") for request in seen] == [authorization, authorization]
 
 
 async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
@@ -59,11 +64,17 @@ async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
     assert FIELD not in seen[1].body
 
 
-@pytest.mark.parametrize("extra", [{"prompt_logprobs": 1}, {"best_of": 2}])
-async def test_an_uncovered_request_is_computed_on_the_decode_node(extra: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {**COMPLETION, "prompt_logprobs": 1}),
+        ("/v1/responses", {"model": MODEL, "input": "a", "background": True}),
+    ],
+)
+async def test_an_uncovered_request_is_computed_on_the_decode_node(path: str, body: dict[str, Any]) -> None:
     """The head says `local` and why; no prefill node hears of it."""
     async with cluster() as running:
-        got = await running.complete(**extra)
+        got = await running.http.post(path, json=body)
 
         assert running.prefill[0].seen == []
     assert (got.status_code, got.headers["x-baton-path"]) == (200, "local")
@@ -82,17 +93,6 @@ async def test_several_prompts_are_announced_to_both_nodes(extra: dict[str, Any]
 
     assert (got.status_code, got.headers["x-baton-path"]) == (200, "disaggregated")
     assert [params.several for params in told if params] == [several, several]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_decode_node_that_recomputed_is_believed(*, stream: bool) -> None:
-    """D's own word on how the answer was made replaces our assumption."""
-    async with cluster() as running:
-        running.decode[0].recomputes = True
-        got = await running.complete(stream=stream)
-
-    assert got.headers["x-baton-path"] == "recomputed"
-    assert got.headers["x-baton-reason"] == "the peer went silent"
 
 
 async def test_a_large_prompt_passes() -> None:

@@ -1,15 +1,11 @@
 """Nodes that do not answer for the moment: silence is not failure, and what can be waited for is not refused."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.address import address_of
-from baton.proxy.http.upstream import Upstream
 from tests.integration.proxy.test_disconnect import ask
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm
@@ -17,19 +13,14 @@ from tests.support.fake_vllm import FakeVllm
 CLIENTS = 8
 
 
-async def state_of(running: Cluster, node: FakeVllm) -> str:
-    """What the proxy says of a node."""
-    nodes = (await running.http.get("/ready")).json()["nodes"]
-    return str(next(each["state"] for each in nodes if each["url"] == node.url))
+async def until_known(running: Cluster, node: FakeVllm, state: str) -> None:
+    """Wait until the proxy says this of a node."""
 
+    async def is_known() -> bool:
+        nodes = (await running.http.get("/ready")).json()["nodes"]
+        return any((each["url"], each["state"]) == (node.url, state) for each in nodes)
 
-async def until_silent(running: Cluster, node: FakeVllm) -> None:
-    """Wait until the proxy knows."""
-
-    async def is_silent() -> bool:
-        return await state_of(running, node) == "silent"
-
-    await until_true(is_silent)
+    await until_true(is_known)
 
 
 @contextmanager
@@ -61,7 +52,7 @@ async def test_requests_wait_for_the_only_decode_node(
         node = running.decode[0]
         with stopped(node):
             before = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
-            await until_silent(running, node)
+            await until_known(running, node, "silent")
             during = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
             ready, models = await running.http.get("/ready"), await running.http.get("/v1/models")
             metrics = (await running.http.get("/metrics")).text
@@ -80,14 +71,11 @@ async def test_the_wait_ends_with_the_client_or_its_time() -> None:
     async with cluster() as running:
         node = running.decode[0]
         with engine_stopped(node):
-            await until_silent(running, node)
+            await until_known(running, node, "silent")
             _, writer = await ask(running, stream=True)
             await until_true(lambda: node.seen)
-            late = await running.http.post(
-                "/v1/completions",
-                json=COMPLETION,
-                headers={"x-request-timeout-s": "0.5"},
-            )
+            headers = {"x-request-timeout-s": "0.5"}
+            late = await running.http.post("/v1/completions", json=COMPLETION, headers=headers)
             writer.close()
             await until_true(lambda: all(seen.cancelled for seen in node.seen))
             await writer.wait_closed()
@@ -102,7 +90,7 @@ async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:
     async with cluster(decode=2) as running:
         with engine_stopped(running.decode[0]), engine_stopped(running.decode[1]):
             for node in running.decode:
-                await until_silent(running, node)
+                await until_known(running, node, "silent")
             asked = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
             await until_true(lambda: sum(len(node.seen) for node in running.decode) == CLIENTS)
         answers = await asyncio.gather(*asked)
@@ -114,32 +102,8 @@ async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:
 async def test_an_engine_that_is_gone_is_no_silent_one() -> None:
     """Its node says so, and no request waits."""
     async with cluster() as running:
-        node = running.decode[0]
-        node.change(state="failed")
-
-        async def is_unready() -> bool:
-            return await state_of(running, node) == "unready"
-
-        await until_true(is_unready)
+        running.decode[0].change(state="failed")
+        await until_known(running, running.decode[0], "unready")
         refused = await running.complete()
 
     assert refused.status_code == 503
-
-
-async def test_a_connection_that_is_not_made_in_time_is_silence_and_a_refused_one_is_not() -> None:
-    """A full queue of connections, or packets that are lost, say nothing of the process."""
-    upstream = Upstream(connect_timeout_s=0.2)
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(0)
-    url = "http://{}:{}".format(*listening.getsockname())
-    kinds = []
-    with socket.create_connection(listening.getsockname()):  # it fills the queue
-        for _ in range(2):
-            with pytest.raises(UpstreamError) as raised:
-                await upstream.connect(address_of(url))
-            kinds.append(raised.value.kind)
-            listening.close()
-    await upstream.stop()
-
-    assert kinds == [FailureKind.TIMEOUT, FailureKind.CONNECT]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.http_server.client_protocol import ClientProtocol
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
@@ -122,15 +121,3 @@ async def test_a_whole_answer_that_nobody_takes_does_not_hold_its_connection_for
 
     assert b"content-length: " in got[:1000]
     assert len(got) < EVENTS * EVENT_BYTES
-
-
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HT", b"\r\n"])
-async def test_a_connection_that_never_asks_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing, or half of a head."""
-    monkeypatch.setattr(ClientProtocol, "head_timeout_s", 0.2)
-    async with cluster() as running:
-        with client(running, None) as sock:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(sock, sent)
-            async with asyncio.timeout(10):
-                assert await loop.sock_recv(sock, 1) == b""

@@ -21,18 +21,22 @@ async def series(running: Cluster, pattern: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-async def test_legs_are_timed_by_node() -> None:
-    """A stream has all times, another answer those that it can have."""
+async def test_legs_are_timed_by_node_and_whole_requests_by_path() -> None:
+    """A stream has all times, another answer those that it can have, however it was made."""
     async with cluster() as running:
         await running.complete(stream=True)
         await running.complete()
-        found = await series(running, r"(leg|handover)_seconds_count")
+        await running.complete(best_of=2)
+        found = await series(running, r"(leg|handover|request|first_token)_seconds_count")
 
     assert found == {
         'baton_leg_seconds_count{role="prefill",until="answered",url="P0"}': 2,
         'baton_leg_seconds_count{role="decode",until="first_bytes",url="D0"}': 1,
-        'baton_leg_seconds_count{role="decode",until="ended",url="D0"}': 2,
+        'baton_leg_seconds_count{role="decode",until="ended",url="D0"}': 3,
         'baton_handover_seconds_count{role="decode",url="D0"}': 1,
+        'baton_request_seconds_count{path="disaggregated"}': 2,
+        'baton_request_seconds_count{path="local"}': 1,
+        'baton_time_to_first_token_seconds_count{path="disaggregated"}': 1,
     }
 
 
@@ -105,18 +109,3 @@ async def test_a_node_that_left_shows_no_times() -> None:
     assert any("D0" in name for name in before)
     assert after
     assert not any("D0" in name for name in after)
-
-
-async def test_whole_requests_are_timed_by_path() -> None:
-    """Whatever kind of answer, and however it was made."""
-    async with cluster() as running:
-        await running.complete()
-        await running.complete(stream=True)
-        await running.complete(best_of=2)
-        found = await series(running, "(request|first_token)_seconds_count")
-
-    assert found == {
-        'baton_request_seconds_count{path="disaggregated"}': 2,
-        'baton_request_seconds_count{path="local"}': 1,
-        'baton_time_to_first_token_seconds_count{path="disaggregated"}': 1,
-    }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.proxy.test_disconnect import ask as leaver
-from tests.integration.proxy.test_resume import GREEDY, ask, breaking
+from tests.integration.proxy.test_resume import RANDOM, ask, breaking
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
 from tests.support.otlp_receiver import Receiver, Span, receiver
 
@@ -112,7 +112,7 @@ async def test_a_retry_is_an_event_and_a_leg_of_its_own(collector: Receiver) -> 
 async def test_a_resumed_stream_is_one_trace(collector: Receiver) -> None:
     """It has an event, and a leg that broke."""
     async with breaking(otlp_endpoint=collector.url, trace_share=1.0) as running:
-        await ask(running, "completion", **GREEDY)
+        await ask(running, "completion", **RANDOM)
         await until_true(lambda: any(root.events for root in collector.named(ROOT)), timeout_s=PATIENCE_S)
 
     [root] = [root for root in collector.named(ROOT) if root.events]

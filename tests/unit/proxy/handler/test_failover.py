@@ -37,7 +37,6 @@ class Legs:
 
     @asynccontextmanager
     async def run(self, plan: Plan, *_: object) -> AsyncIterator[Opened | PrefillFailed]:
-        """Run a plan."""
         if isinstance(plan, LocalPlan):
             with plan.decode.computing(plan.own_bytes):
                 await self.may_answer.wait()
@@ -124,7 +123,6 @@ class LegsThatEnd:
 
     @asynccontextmanager
     async def run(self, *_: object) -> AsyncIterator[Any]:
-        """Run a plan."""
         yield self._outcomes.pop(0)
 
 

@@ -30,7 +30,6 @@ class Decode:
         self.was_cut = False
 
     async def run(self) -> DecodeOutcome:
-        """Run it."""
         try:
             await self.may_end.wait()
         except asyncio.CancelledError:

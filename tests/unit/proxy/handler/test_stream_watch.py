@@ -33,7 +33,6 @@ class FakeNode:
         self.state = self.probed = state
 
     def serves(self, model: str) -> bool:
-        """The one model."""
         return model == "m"
 
 
@@ -69,7 +68,6 @@ class Watched:
         self.tasks: list[asyncio.Task[None]] = []
 
     def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
-        """Open a stream on the first node."""
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:

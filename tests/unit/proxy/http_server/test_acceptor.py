@@ -52,7 +52,6 @@ class Served:
         return made
 
     async def ask(self) -> bytes:
-        """Connect and ask; return the answer's head."""
         async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection(*self.address, ssl=self.context, server_hostname="127.0.0.1")
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -61,7 +60,6 @@ class Served:
         return got
 
     async def stop(self) -> None:
-        """Accept no more, and wait until everybody has gone."""
         self.acceptor.close()
         await self.acceptor.joined()
         for connection in list(self.state.connections):

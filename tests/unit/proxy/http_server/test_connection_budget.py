@@ -40,10 +40,12 @@ def test_streams_make_room_for_others() -> None:
 
 
 async def test_a_stream_that_broke_waits_until_there_is_a_connection_for_its_other_leg() -> None:
-    """Those that wait get it in their order, before any new request."""
+    """Those that wait get it in their order, before any new request; one that has never streamed has both already."""
     all_, _ = claims(4)
     first, second, third = all_.claim(), all_.claim(), all_.claim()
     with first, second:
+        await first.both_again()
+        assert all_.connections == 4
         first.streams()
         second.streams()
         with third:
@@ -76,12 +78,3 @@ async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
         assert all_.connections == 1
     assert (all_.requests, all_.connections) == (0, 0)
-
-
-async def test_a_request_that_never_streamed_claims_no_more_for_its_next_attempt() -> None:
-    """It has both legs already."""
-    all_, _ = claims(2)
-    claim = all_.claim()
-    with claim:
-        await claim.both_again()
-        assert all_.connections == 2

@@ -21,7 +21,6 @@ class Seen:
         self.failures: list[bool] = []
 
     def read(self) -> str:
-        """Read the file, unless it is broken."""
         try:
             text = self.path.read_text()
         except OSError as exc:

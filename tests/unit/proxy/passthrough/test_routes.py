@@ -1,7 +1,6 @@
 import pytest
 
-from baton.proxy.passthrough.routes import ROUTES, route_of
-from baton.proxy.request.endpoints import DATA_ROUTES
+from baton.proxy.passthrough.routes import route_of
 
 
 @pytest.mark.parametrize(
@@ -37,8 +36,3 @@ def test_a_route_is_known_by_method_and_path(method: str, path: str, template: s
 def test_nothing_else_is_passed(method: str, path: str) -> None:
     """Operators' routes above all."""
     assert route_of(method, path) is None
-
-
-def test_what_is_disaggregated_is_not_passed() -> None:
-    """The two lists do not overlap."""
-    assert not DATA_ROUTES & {route.template for route in ROUTES}

@@ -3,8 +3,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from baton.contracts.kv_transfer import FIELD
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.fields import split
 from baton.proxy.request.leg_bodies import decode_body, prefill_body
+from baton.proxy.request.parse import parse
 
 PARAMS = {"baton": {"id": "x"}}
 PROMPT_FIELDS: dict[str, Any] = {
@@ -41,14 +44,15 @@ OUTPUT_FIELDS: dict[str, Any] = {
 }
 
 
-def raw(body: dict[str, Any]) -> dict[str, msgspec.Raw]:
-    """Split a body as the proxy does."""
-    return split(msgspec.json.encode(body))
+def leg(path: str, body: dict[str, Any], *, first_token: bool = False) -> dict[str, Any]:
+    """The prefill leg of a request."""
+    request = parse(path, "id", [], msgspec.json.encode(body))
+    return msgspec.json.decode(prefill_body(request, PARAMS, first_token=first_token), type=dict[str, Any])
 
 
 def test_the_prefill_body_keeps_whatever_shapes_the_prompt() -> None:
     """The prompt fields are all there; of the output only one unstreamed token is asked for."""
-    sent = msgspec.json.decode(prefill_body(raw({**PROMPT_FIELDS, **OUTPUT_FIELDS}), PARAMS))
+    sent = leg(CHAT, {**PROMPT_FIELDS, **OUTPUT_FIELDS})
 
     asked: dict[str, Any] = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "n": 1, "temperature": 0}
     asked["kv_transfer_params"] = PARAMS
@@ -57,9 +61,9 @@ def test_the_prefill_body_keeps_whatever_shapes_the_prompt() -> None:
 
 def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> None:
     """What shapes the answer around its tokens stays out, and `min_tokens` may not exceed `max_tokens`."""
-    body = raw({**PROMPT_FIELDS, **OUTPUT_FIELDS, "min_tokens": 5, "temperature": 0.7, "seed": 3, "top_logprobs": 2})
+    chosen = {"min_tokens": 5, "temperature": 0.7, "seed": 3, "top_logprobs": 2}
 
-    sent = msgspec.json.decode(prefill_body(body, PARAMS, first_token=True))
+    sent = leg(CHAT, {**PROMPT_FIELDS, **OUTPUT_FIELDS, **chosen}, first_token=True)
 
     assert (sent["min_tokens"], sent["temperature"], sent["seed"], sent["top_logprobs"]) == (1, 0.7, 3, 2)
     assert (sent["max_tokens"], sent["stream"], sent["n"]) == (1, False, 1)
@@ -70,14 +74,14 @@ def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> Non
 @pytest.mark.parametrize("least", [0, 0.0, None])
 def test_no_least_number_of_tokens_stays_none(least: float | None) -> None:
     """One would keep the first token from ending the answer."""
-    sent = msgspec.json.decode(prefill_body(raw({"prompt": "a", "min_tokens": least}), PARAMS, first_token=True))
+    sent = leg(COMPLETIONS, {"prompt": "a", "min_tokens": least}, first_token=True)
 
     assert sent["min_tokens"] == least
 
 
 def test_a_completion_is_not_given_chat_fields() -> None:
     """`max_completion_tokens` is replaced where it was, not added."""
-    assert "max_completion_tokens" not in msgspec.json.decode(prefill_body(raw({"prompt": "a"}), PARAMS))
+    assert "max_completion_tokens" not in leg(COMPLETIONS, {"prompt": "a"})
 
 
 def test_the_decode_body_is_the_clients() -> None:
@@ -86,3 +90,31 @@ def test_the_decode_body_is_the_clients() -> None:
 
     assert decode_body(split(body), None) == body
     assert decode_body(split(body), PARAMS) == body[:-1] + b',"kv_transfer_params":{"baton":{"id":"x"}}}'
+
+
+def test_a_response_is_asked_for_one_token_that_is_not_stored() -> None:
+    """What shapes the prompt stays; what shapes the output, or keeps state, does not."""
+    kept: dict[str, Any] = {
+        "model": "m",
+        "input": [{"role": "user", "content": "a"}],
+        "instructions": "be brief",
+        "cache_salt": "s",
+    }
+    kept |= {"tools": [{"type": "function", "name": "f"}], "reasoning": {"effort": "low"}}
+    dropped = {"stop": ["a"], "seed": 1, "top_p": 0.5, "include": ["x"], "request_id": "r", "max_tool_calls": 3}
+
+    made = leg(RESPONSES, {**kept, **dropped, "stream": True, "background": False, "max_output_tokens": 99})
+
+    asked = {"max_output_tokens": 1, "stream": False, "store": False, "temperature": 0, FIELD: PARAMS}
+    assert made == {**kept, **asked}
+
+
+def test_a_message_is_asked_for_one_token() -> None:
+    """VLLM compares a thinking budget with `max_tokens`, but not in what says that it is a prefill leg."""
+    kept: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}], "system": "be brief"}
+    kept |= {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+
+    made = leg(MESSAGES, {**kept, "max_tokens": 4000, "stream": True, "stop_sequences": ["a"], "top_k": 5})
+
+    params = {**PARAMS, "do_remote_decode": True}
+    assert made == {**kept, "max_tokens": 1, "stream": False, "temperature": 0, FIELD: params}

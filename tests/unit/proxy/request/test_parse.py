@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -80,42 +79,43 @@ def test_what_connectors_read_is_removed() -> None:
     assert msgspec.json.encode(fields) == b'{"model":"m","prompt":"a","vllm_xargs":{"mine":1}}'
 
 
-async def read(messages: Iterable[dict[str, Any]], headers: list[tuple[bytes, bytes]], max_bytes: int = 10) -> bytes:
-    """Read a body from ASGI messages."""
-    iterator = iter(messages)
+def read(*parts: bytes | None, declared: bytes = b"") -> bytes:
+    """Read a body of at most ten bytes that comes in these parts; the client leaves where there is None."""
+    messages = iter(parts)
 
     async def receive() -> dict[str, Any]:
-        return next(iterator)
+        part = next(messages)
+        return (
+            {"type": "http.disconnect"} if part is None else {"type": "http.request", "body": part, "more_body": part}
+        )
 
-    return await read_body({"type": "http", "headers": headers}, receive, max_bytes)
+    headers = [(b"content-length", declared)] if declared else []
+    return asyncio.run(read_body({"type": "http", "headers": headers}, receive, 10))
 
 
 def test_a_body_is_read_in_parts() -> None:
     """Chunks are joined."""
-    messages: list[dict[str, Any]] = [{"type": "http.request", "body": b"ab", "more_body": True}]
-    messages.append({"type": "http.request", "body": b"c"})
-
-    assert asyncio.run(read(messages, [])) == b"abc"
+    assert read(b"ab", b"c", b"") == b"abc"
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
-    """The length is believed before the first byte is taken, so that `Expect: 100-continue` is answered with 413."""
-    with pytest.raises(BodyTooLargeError):
-        asyncio.run(read([], [(b"content-length", b"11")]))
-
-
-def test_a_body_that_becomes_too_large_is_dropped() -> None:
-    """A chunked upload is counted as it comes."""
-    part = {"type": "http.request", "body": b"123456", "more_body": True}
-
-    with pytest.raises(BodyTooLargeError):
-        asyncio.run(read([part, part], []))
-
-
-def test_a_client_that_leaves_while_sending_is_noticed() -> None:
-    """Nobody waits for the rest of the body."""
-    with pytest.raises(ClientGoneError):
-        asyncio.run(read([{"type": "http.disconnect"}], []))
+@pytest.mark.parametrize(
+    ("parts", "declared", "error"),
+    [
+        (
+            (),
+            b"11",
+            BodyTooLargeError,
+        ),  # it is believed before the first byte is taken: `100-continue` is answered with 413
+        ((b"123456", b"123456"), b"", BodyTooLargeError),  # a chunked upload is counted as it comes
+        ((b"1", None), b"", ClientGoneError),
+    ],
+)
+def test_a_body_that_is_not_read_to_its_end(
+    parts: tuple[bytes | None, ...], declared: bytes, error: type[Exception]
+) -> None:
+    """It is too large, or says so, or its client leaves."""
+    with pytest.raises(error):
+        read(*parts, declared=declared)
 
 
 @pytest.mark.parametrize("body", [b'{"prompt":"a"}', b'{"model":null,"prompt":"a"}', b'{"model":"","prompt":"a"}'])

@@ -52,6 +52,11 @@ def chat(groups: Groups, node: int, say: Callable[[str, int], dict[str, Any]], n
     yield DONE
 
 
+def unnamed(stream: bytes) -> bytes:
+    """A stream without the lines that name tokens."""
+    return b"".join(line for line in stream.splitlines(keepends=True) if not line.startswith(TOKENS_COMMENT))
+
+
 def call_of(text: str, at: int) -> dict[str, Any]:
     """A tool call's id is drawn by each node."""
     function: dict[str, Any] = {"arguments": text}
@@ -137,25 +142,15 @@ def test_a_stream_that_is_cut_anywhere_goes_on_as_one(kind: str, *, is_short: bo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ids_of_all_tokens_are_known(kind: str) -> None:
-    """And stand in nothing that the client gets."""
-    record = record_of(kind)
-    client = b"".join(map(record.take_event, KINDS[kind](ONE_BY_ONE, 1)))
-
-    first = 1000 if kind in DIALECTS else 0
-    assert record.start() == ((*range(first, first + len(WORDS)),),) * (3 if kind == "several" else 1)
-    assert TOKENS_COMMENT not in client
-
-
-@pytest.mark.parametrize("kind", ["chat", "completion", "message", "response"])
 def test_the_first_legs_events_pass_as_they_came(kind: str) -> None:
-    """In whatever pieces they are read."""
+    """In whatever pieces they are read; the ids of all tokens are known, and stand in nothing that the client gets."""
     whole = b"".join(KINDS[kind](ONE_BY_ONE, 1))
-    bare = b"".join(line for line in whole.splitlines(keepends=True) if not line.startswith(b":"))
+    first = 1000 if kind in DIALECTS else 0
     for size in (1, 7, 100, len(whole)):
         record = record_of(kind)
 
-        assert b"".join(record.take(whole[at : at + size]) for at in range(0, len(whole), size)) == bare
+        assert b"".join(record.take(whole[at : at + size]) for at in range(0, len(whole), size)) == unnamed(whole)
+        assert record.start() == ((*range(first, first + len(WORDS)),),) * (3 if kind == "several" else 1)
 
 
 def begun(count: int = 3) -> AnyRecord:
@@ -167,28 +162,22 @@ def begun(count: int = 3) -> AnyRecord:
     return record
 
 
-def test_another_text_is_not_joined() -> None:
-    """Though it begins alike and its tokens were not named."""
-    record = begun(4)
-    other = b"".join(KINDS["chat"](ONE_BY_ONE, 2)).replace(b"plain", b"plane")
-    with pytest.raises(CannotFollowError):
-        record.take(b"".join(line for line in other.splitlines(keepends=True) if not line.startswith(b":")))
-
-
-def test_other_tokens_are_not_joined() -> None:
-    """Known before any of their text; those that the client has are still known."""
-    record = begun(3)
-    with pytest.raises(CannotFollowError):
-        record.take(named(0, [0, 5]) + b"\n")
-
-    assert record.start() == ((0, 1),)
-
-
-def test_an_answer_that_is_shorter_than_what_the_client_has() -> None:
-    """Its end is no end."""
+@pytest.mark.parametrize(
+    "said",
+    [
+        unnamed(b"".join(chat(ONE_BY_ONE, 2, lambda text, _: {"content": text})).replace(b"plain", b"plane")),
+        named(0, [0, 5]) + b"\n",  # known before any of their text
+        b"".join(list(chat(ONE_BY_ONE, 2, lambda text, _: {"content": text}))[:2]) + DONE,  # its end is no end
+    ],
+    ids=["another text", "other tokens", "less"],
+)
+def test_what_differs_is_not_joined(said: bytes) -> None:
+    """Though it begins alike; the tokens that the client has are still known."""
     record = begun(4)
     with pytest.raises(CannotFollowError):
-        record.take(b"".join(list(KINDS["chat"](ONE_BY_ONE, 2))[:2]) + DONE)
+        record.take(said)
+
+    assert record.start() == ((0, 1, 2),)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
-from baton.proxy.resume.rules import SENTENCES, NotResumableReason, why_not_resumed
+from baton.proxy.resume.rules import NotResumableReason, why_not_resumed
 
 PROMPTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "x"}]},
@@ -71,8 +71,3 @@ def test_what_ends_with_an_error_event(more: dict[str, Any], reason: NotResumabl
 def test_what_of_responses_does(more: dict[str, Any], reason: NotResumableReason | None) -> None:
     """Tools that a node calls would be called twice."""
     assert why_not(RESPONSES, **more) is reason
-
-
-def test_every_reason_has_a_sentence() -> None:
-    """Clients read it."""
-    assert SENTENCES.keys() == set(NotResumableReason)

@@ -11,6 +11,7 @@ from baton.contracts.http import TOKENS_COMMENT
 from baton.proxy.errors import FailureKind
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
+from baton.proxy.resume.record import without_ids
 from baton.proxy.resume.rules import CannotFollowError
 from baton.proxy.resume.stream import Stream
 from tests.support.fake_typed import TypedAnswer
@@ -37,6 +38,8 @@ ROLE = (
     b'data: {"id":"c","created":1,"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
     b'"logprobs":null,"finish_reason":null}]}\n\n'
 )
+ERROR = b'data: {"error":{"message":"no","code":%d}}\n\n'
+ALL_END = [event(1, "stop"), event(2, "stop", index=1)]
 
 
 def gap() -> Any:
@@ -125,14 +128,32 @@ def test_a_prefill_node_that_named_no_token() -> None:
         answer.go_on()
 
 
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_token_that_ends_the_answer(reason: str) -> None:
-    """The client has all of it."""
-    answer = stream()
+@pytest.mark.parametrize(
+    ("endpoint", "n", "came", "passed", "ends"),
+    [
+        (COMPLETIONS, 1, [event(1, "length"), DONE], [event(1, "length", names=False), DONE], "whole"),
+        (COMPLETIONS, 2, [*ALL_END, DONE], [*map(without_ids, ALL_END), DONE], "whole"),
+        # Its engine has ended a choice of which it has said nothing: the stream's end is not the answer's.
+        (COMPLETIONS, 2, [event(1), event(0, "abort", names=False), DONE], [event(1, names=False)], "part"),
+        (CHAT, 1, [ROLE, DONE], [ROLE], "part"),
+        (CHAT, 2, [ROLE, event(1, "stop", names=False), DONE], [ROLE, event(1, "stop", names=False)], "part"),
+        # A failure: the client sees nothing of it, nor of what follows; its own fault is the decode node's to say.
+        (COMPLETIONS, 1, [ERROR % 400, event(1)], [], "part"),
+        (COMPLETIONS, 1, [ERROR % 500, event(1)], [], "broken"),
+    ],
+)
+def test_how_a_prefill_nodes_part_ends(
+    endpoint: str, n: int, came: list[bytes], passed: list[bytes], ends: str
+) -> None:
+    """With the whole answer, or with what the decode node goes on from."""
+    answer = stream(endpoint, n=n)
     answer.begin_prefill()
-    assert answer.take_prefill(event(1, reason) + DONE) == event(1, reason, names=False) + DONE
+
+    assert answer.take_prefill(b"".join(came)) == b"".join(passed)
     assert answer.part is not None
-    assert answer.part.is_whole
+    assert answer.part.ended
+    assert answer.part.is_whole == (ends == "whole")
+    assert (answer.part.broken is not None) == (ends == "broken")
 
 
 def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:
@@ -203,32 +224,6 @@ def test_ids_that_stand_before_another_choices_end_are_kept() -> None:
     assert answer.asked.start == ((1,), (2,))
 
 
-def test_a_choice_of_which_the_prefill_node_has_said_nothing() -> None:
-    """Its engine has ended it before it had a token: the stream's end is not the answer's."""
-    answer = stream(n=2)
-    answer.begin_prefill()
-
-    got = answer.take_prefill(event(1) + event(0, "abort", names=False) + DONE)
-
-    assert got == event(1, names=False)
-    assert answer.part is not None
-    assert answer.part.ended
-    assert not answer.part.is_whole
-
-
-@pytest.mark.parametrize(("n", "begun"), [(1, ROLE), (2, ROLE + event(1, "stop", names=False))])
-def test_a_prefill_node_whose_engine_ends_a_request_before_its_token(n: int, begun: bytes) -> None:
-    """Its server says nothing of that, and ends the stream: the decode node has the answer."""
-    answer = stream(CHAT, n=n)
-    answer.begin_prefill()
-
-    assert answer.take_prefill(begun + DONE) == begun
-
-    assert answer.part is not None
-    assert answer.part.ended
-    assert not answer.part.is_whole
-
-
 def test_an_answer_without_tokens_is_not_mended() -> None:
     """A leg would start with nothing, and differ again."""
     answer = stream(CHAT)
@@ -245,33 +240,6 @@ def test_an_answer_without_tokens_is_not_mended() -> None:
 def test_several_answers_are_relayed_where_each_could_be_mended(n: int, resumes: bool, why: str) -> None:
     """And not without a bound: each has a transfer."""
     assert stream(n=n, resumes=resumes).why_not_relayed == why
-
-
-def test_choices_that_all_end_with_their_first_token() -> None:
-    """The client has all of the answer."""
-    answer = stream(n=2)
-    answer.begin_prefill()
-    events = [(1, 0), (2, 1)]
-
-    got = answer.take_prefill(b"".join(event(token, "stop", index=index) for token, index in events) + DONE)
-
-    assert got == b"".join(event(token, "stop", names=False, index=index) for token, index in events) + DONE
-    assert answer.part is not None
-    assert answer.part.is_whole
-
-
-@pytest.mark.parametrize("code", [400, 500])
-def test_a_prefill_node_that_fails(code: int) -> None:
-    """The client sees nothing of it, nor of what follows; its own fault is the decode node's to say."""
-    answer = stream()
-    answer.begin_prefill()
-    error = b'data: {"error":{"message":"no","code":%d}}\n\n' % code
-
-    assert answer.take_prefill(error + event(1)) == b""
-    assert answer.part is not None
-    assert answer.part.ended
-    assert not answer.part.is_whole
-    assert (answer.part.broken is not None) == (code == 500)
 
 
 @pytest.mark.parametrize(
