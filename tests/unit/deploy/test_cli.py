@@ -24,7 +24,7 @@ def test_help_is_not_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert "serve" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["proxy", "prefill", "decode", "serve", "loadtest", "config", "key", "doctor"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_delegates_to_its_main(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments and exit status are passed through untouched."""
     calls: list[list[str]] = []

@@ -6,7 +6,7 @@ import pytest
 
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
 from baton.deploy.embedded_model import WEIGHTS
-from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
+from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan
 
 AROUND = Surroundings(file=None, secret_file=Path("/run/secret"))
 
@@ -109,17 +109,6 @@ def test_prefill_and_decode_never_share_a_core(
     stack = plan(BatonConfig(serve=ServeConfig(prefill=prefill, decode=decode)), replace(AROUND, cores=cores))
 
     assert [node.cpus for node in stack.nodes] == expected
-
-
-def test_cores_are_shared_out_without_overlap() -> None:
-    """No two nodes get the same core while there are enough."""
-    for count in range(2, 17):
-        cores = range(count)
-        for nodes in range(1, count + 1):
-            dealt = [core for share in share_cores(cores, nodes) for core in share]
-            assert len(set(dealt)) == len(dealt) <= count
-        first, second = split_cores(cores, 1)
-        assert set(first) | set(second) == set(cores)
 
 
 def test_ports_that_meet_are_named_with_both_owners() -> None:
