@@ -25,13 +25,14 @@ def test_every_process_gets_ports_addresses_and_the_secret() -> None:
 
 
 def test_control_ports_count_up_from_the_one_configured() -> None:
-    """Two prefill nodes cannot share the configured control port."""
-    config = BatonConfig(prefill_node=NodeConfig(control_port=7000), serve=ServeConfig(prefill=2))
+    """Two prefill nodes cannot share the configured control port; each has one for every rank."""
+    node = NodeConfig(control_port=7000, vllm_args=("-tp", "2"))
 
-    stack = plan(config, AROUND)
+    stack = planned(prefill_node=node, serve=ServeConfig(prefill=2))
 
-    assert words_after(stack, "prefill-0", "--control-port") == ["7000"]
-    assert words_after(stack, "prefill-1", "--control-port") == ["7001"]
+    ports = [[listener.port for listener in node.listeners] for node in stack.nodes if node.name != "decode-0"]
+    assert ports == [[8100, 7000, 7001], [8101, 7002, 7003]]
+    assert words_after(stack, "prefill-1", "--control-port") == ["7002"]
 
 
 def test_the_file_and_further_flags_reach_every_node() -> None:
