@@ -39,23 +39,18 @@ class Device:
         self._origin: tuple[Any, float] = self._find_origin()
 
     def describe(self) -> str:
-        """Name the device and what drives it."""
         return f"{self.module.get_device_name(self.itself)}, torch for CUDA {torch.version.cuda}"
 
     def now(self) -> float:
-        """Return the instant on the host's clock, s."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let the calling thread sleep."""
         time.sleep(seconds)
 
     def enter(self) -> None:
-        """Make this the calling thread's device."""
         self.module.set_device(self.itself)
 
     def thread(self, target: Callable[[], object], name: str) -> Any:
-        """Make a thread that runs by the same clock."""
         return threading.Thread(target=target, name=name, daemon=True)
 
     # --- streams and events ---
@@ -66,11 +61,9 @@ class Device:
 
     @property
     def legacy(self) -> Any:
-        """The legacy default stream."""
         return self.module.default_stream(self.itself)
 
     def current(self) -> Any:
-        """Return the calling thread's current stream."""
         return self.module.current_stream(self.itself)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -98,13 +91,11 @@ class Device:
         return [at_s + mark.elapsed_time(each) / 1e3 for each in marks]
 
     def synchronize(self) -> None:
-        """Wait for everything."""
         self.module.synchronize(self.itself)
 
     # --- work ---
 
     def launch(self, kernel: Callable[[], object], cost_s: float = 0.0) -> None:  # for the simulated one
-        """Issue torch operations to the current stream."""
         kernel()
 
     def spin(self, seconds: float) -> None:
@@ -144,7 +135,6 @@ class Device:
         self._copy(target, source)
 
     def lane(self) -> StreamLane:
-        """Make the product's lane for tokens."""
         return StreamLane(self.itself)
 
     def to_list(self, tensor: torch.Tensor) -> list[Any]:

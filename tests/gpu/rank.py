@@ -47,7 +47,6 @@ class _Call:
         self._device, self._due_s, self._read = device, due_s, read
 
     def poll(self) -> bool | None:
-        """See `Push.poll`."""
         return True if self._device.now() >= self._due_s and self._read.query() else None
 
 
@@ -64,7 +63,6 @@ class Link:
         self._free_s = 0.0  # when the link has carried what it was given
 
     def submit(self, target: str, plan: CopyPlan) -> _Call:
-        """See `SendingEngine.submit`."""
         now = self._device.now()
         with self._device.on(self._stream):
             for source, destination, length in plan:
@@ -77,7 +75,6 @@ class Link:
         return _Call(self._device, self._free_s, read)
 
     def capacity(self, target: str) -> int:
-        """See `SendingEngine.capacity`."""
         return 1 << 20
 
     def _read(self, place: int, first: int, length: int) -> None:
