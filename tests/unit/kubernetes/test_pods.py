@@ -37,7 +37,6 @@ def template(overlay: str, name: str) -> Object:
     return pod_templates(render(overlay))[name]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_these_are_all(overlay: str) -> None:
     """A template that is added is tested too."""
     assert set(pod_templates(render(overlay))) == set(TEMPLATES[overlay])
@@ -156,7 +155,6 @@ def test_a_pod_spreads_has_resources_and_a_hook(overlay: str, template: Object) 
     assert container["lifecycle"]["preStop"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_images_are_ours_of_this_version(overlay: str) -> None:
     """None is left at the base's placeholder."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -165,7 +163,6 @@ def test_images_are_ours_of_this_version(overlay: str) -> None:
     assert images == {f"{name}:{version}" for name in IMAGES[overlay]}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("component", ["proxy", "prefill", "decode"])
 def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> None:
     """Each component has a Service and a PodDisruptionBudget, whose labels its pods have."""
@@ -193,7 +190,6 @@ def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> N
     assert all(asked.items() <= each.items() for each in labels)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_one_thing_sets_the_number_of_proxies(overlay: str) -> None:
     """Where an autoscaler does, applying the overlay again must not set it back."""
     objects = render(overlay)

@@ -9,7 +9,6 @@ from tests.support.kubernetes.schemas import VERSIONS, problems
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_renders_and_fits_the_schemas(overlay: str, version: str) -> None:
     """Kubernetes' own of the oldest and the newest version, strictly, and those of the CRDs."""
     objects = render(overlay)
