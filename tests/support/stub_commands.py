@@ -26,7 +26,6 @@ class StubCommands:
         path.chmod(0o755)
 
     def start(self, script: Path, *arguments: str) -> "subprocess.Popen[str]":
-        """Start a script."""
         command = [str(self.folder / "bash"), str(script), *arguments]
         return subprocess.Popen(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

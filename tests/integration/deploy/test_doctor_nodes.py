@@ -47,7 +47,6 @@ class FakeNode:
         self.url = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             return
         self.tokens.add(dict(scope["headers"]).get(b"authorization", b"").decode())
@@ -86,7 +85,6 @@ class Deployment:
         self.proxy.answers["GET", READY] = (200, {"ready": True, "nodes": nodes})
 
     async def look(self) -> Examination:
-        """Look at the two nodes."""
         return await look(Targets(prefill=[self.prefill.url], decode=[self.decode.url]))
 
 

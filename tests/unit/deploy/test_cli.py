@@ -93,10 +93,3 @@ def test_config_check_fails_on_mistakes(capsys: pytest.CaptureFixture[str], tmp_
     assert "did you mean proxy.port?" in capsys.readouterr().err
     assert cli.main(["config", "check", "--secret-file", str(tmp_path / "nowhere")]) == 2
     assert "cannot read the cluster secret" in capsys.readouterr().err
-
-
-def test_config_reference_prints_every_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reference needs no file and reads none."""
-    assert cli.main(["config", "reference"]) == 0
-
-    assert "prefill_node:" in capsys.readouterr().out

@@ -79,12 +79,10 @@ class Stack:
             self.process = subprocess.Popen(command, cwd=ROOT, env=marked, stdout=output, stderr=output)
 
     def wait_announced(self) -> None:
-        """Wait until the launcher has said that all is ready."""
         eventually(lambda: "ANNOUNCED" in self.said() or self.process.poll() is not None)
         assert "ANNOUNCED" in self.said(), self.said()
 
     def said(self) -> str:
-        """Return what the launcher has printed."""
         return self.output.read_text()
 
     def pid_of(self, name: str) -> int:
@@ -93,7 +91,6 @@ class Stack:
         return int(line.partition("(pid ")[2].rstrip(")"))
 
     def left_behind(self) -> list[int]:
-        """Return the processes of this stack that still run."""
         return processes_naming(str(self.folder))
 
     def assert_ends(self, status: int) -> str:

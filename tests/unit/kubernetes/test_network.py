@@ -71,11 +71,3 @@ def test_the_nodes_http_is_for_proxies_and_prometheus(overlay: str) -> None:
         assert not reaches(overlay, STRANGER, role, HTTP[role])
         assert not reaches(overlay, NEIGHBOUR, role, HTTP[role])
         assert reaches(overlay, PROMETHEUS, role, HTTP[role]) is (overlay != "cpu")
-
-
-def test_without_the_policies_all_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests see policies at work, not their own idea of them."""
-    open_door = tuple(each for each in render("cpu") if each["kind"] != "NetworkPolicy")
-    monkeypatch.setattr("tests.unit.kubernetes.test_network.render", lambda _: open_door)
-
-    assert reaches("cpu", STRANGER, DECODE, DATA[0])
