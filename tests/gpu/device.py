@@ -122,17 +122,14 @@ class Device:
         """Issue a copy to pinned memory to the current stream."""
         target.copy_(source, non_blocking=True)
 
-    def copy_in(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Issue a copy from pinned memory to the current stream."""
-        target.copy_(source, non_blocking=True)
+    copy_in = copy_out  # from pinned memory, likewise
 
     def copy_to_host(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy to pageable memory as Mooncake's TCP does: `cudaMemcpy`, on the legacy stream."""
-        self._copy(target, source)
+        if status := self._memcpy(target.data_ptr(), source.data_ptr(), target.nbytes, _ANY_DIRECTION):
+            raise RuntimeError(f"cudaMemcpy: error {status}")
 
-    def copy_to_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy from pageable memory likewise. When it returns, the bytes may not have arrived."""
-        self._copy(target, source)
+    copy_to_device = copy_to_host  # from pageable memory, likewise; when it returns, the bytes may not have arrived
 
     def lane(self) -> StreamLane:
         return StreamLane(self.itself)
@@ -147,10 +144,6 @@ class Device:
         return int(self.module.memory_allocated(self.itself))
 
     # --- inside ---
-
-    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        if status := self._memcpy(target.data_ptr(), source.data_ptr(), target.nbytes, _ANY_DIRECTION):
-            raise RuntimeError(f"cudaMemcpy: error {status}")
 
     def _count_cycles(self) -> float:
         self.module._sleep(_SPIN_CYCLES)  # the clock rises under load

@@ -37,7 +37,6 @@ class Submit(NamedTuple):
 
     at_s: float
     layer: int
-    bytes: int
 
 
 class _Call:
@@ -68,7 +67,7 @@ class Link:
             for source, destination, length in plan:
                 first, place = source - self._source.data_ptr(), destination - self._target.data_ptr()
                 self._read(place, first, length)
-                self.submits.append(Submit(now, first // self._layer_bytes, length))
+                self.submits.append(Submit(now, first // self._layer_bytes))
             read = self._device.event()
             read.record(self._stream)
         self._free_s = max(now, self._free_s) + plan.total_bytes / self._bytes_per_s
