@@ -1,19 +1,18 @@
 """Is there memory for the nodes that `baton serve` is to start on a CPU, and did the kernel kill one for want of it?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 MIB: Final = 1024 * 1024
 SHARED_BYTES: Final = 600 * MIB  # what the process that imports vLLM holds, once; seen: 614 MiB
-NODE_BYTES: Final = (
-    400 * MIB
-)  # of one node's processes without KV cache and weights; seen: 510 MiB with both, embedded model
+NODE_BYTES: Final = 400 * MIB  # of one node without KV cache and weights; seen: 510 MiB with both, embedded model
 _UNLIMITED: Final = 1 << 60  # what a control group of version 1 says where there is no limit is somewhat below 2^63
 
 
-def needed_bytes(nodes: int, kv_cache_bytes: int, weights_bytes: int) -> int:
-    return SHARED_BYTES + nodes * (NODE_BYTES + kv_cache_bytes + weights_bytes)
+def needed_bytes(nodes: Iterable[tuple[int, int, int]]) -> int:
+    """Return what nodes need; for each kind of them: how many, bytes of KV cache, bytes of weights."""
+    return SHARED_BYTES + sum(count * (NODE_BYTES + kv_cache + weights) for count, kv_cache, weights in nodes)
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

@@ -17,7 +17,7 @@ from baton.contracts.secret import SecretError, read_secret
 from baton.deploy import secret_command
 from baton.deploy.environment import VISIBLE_DEVICES, Device, installed_device, visible_devices, zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
-from baton.deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
+from baton.deploy.memory import MIB, available_bytes, needed_bytes, weights_bytes
 from baton.deploy.ports import taken
 from baton.deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
 from baton.deploy.welcome import FirstRequest, trusted_ca, welcome
@@ -85,18 +85,8 @@ def keys() -> tuple[str, ...]:
     return (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__))
 
 
-def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
-    """Return the file with the cluster secret: the one given, or a new one. Raises `SecretError`: it cannot be used."""
-    if given is not None:
-        read_secret(given)
-    return _ensure(given, runtime_dir / "secret")
-
-
-def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
-    return _ensure(given, runtime_dir / "admin.token")
-
-
-def _ensure(given: Path | None, made: Path) -> Path:
+def given_or_made(given: Path | None, made: Path) -> Path:
+    """Return the file of a secret: the one given, or else a new one."""
     if given is not None:
         return given.resolve()
     secret_command.make(made)
@@ -113,11 +103,14 @@ def _serve(loaded: Loaded, file: Path | None, options: argparse.Namespace, runti
             raise RefusedError(
                 "only this machine's processes are started: nodes of --nnodes hosts start them on each host yourself"
             )
+    if config.cluster.secret_file is not None:
+        read_secret(config.cluster.secret_file)
+    token_file = given_or_made(config.proxy.admin_token_file, runtime_dir / "admin.token")
     pinned = config.serve.pin_cores and device == "cpu"
     around = Surroundings(
         file=file.resolve() if file else None,
-        secret_file=ensure_secret(config.cluster.secret_file, runtime_dir),
-        admin_token_file=(token_file := ensure_admin_token(config.proxy.admin_token_file, runtime_dir)),
+        secret_file=given_or_made(config.cluster.secret_file, runtime_dir / "secret"),
+        admin_token_file=token_file,
         node_flags=options.node_flags,
         cores=tuple(sorted(os.sched_getaffinity(0))) if pinned else (),
     )
@@ -147,13 +140,15 @@ def _refuse_unknown_flags(config: BatonConfig, options: argparse.Namespace) -> N
 
 
 def _memory_problem(config: BatonConfig, options: argparse.Namespace, stack: Stack) -> Iterator[str]:
-    needed, available = 0, available_bytes()
-    roles: tuple[tuple[Role, NodeConfig], ...] = (("prefill", config.prefill_node), ("decode", config.decode_node))
-    for role, node in roles:
+    roles: tuple[tuple[Role, int, NodeConfig], ...] = (
+        ("prefill", config.serve.prefill, config.prefill_node),
+        ("decode", config.serve.decode, config.decode_node),
+    )
+    nodes = []
+    for role, count, node in roles:
         model, flags = model_of(config, role), (*node.vllm_args, *options.node_flags)
-        count = sum(member.module == f"baton.{role}_node" for member in stack.nodes)
-        needed += needed_bytes(count, _kv_cache_bytes(model, flags), weights_bytes(model)) - SHARED_BYTES
-    needed += SHARED_BYTES
+        nodes.append((count, _kv_cache_bytes(model, flags), weights_bytes(model)))
+    needed, available = needed_bytes(nodes), available_bytes()
     if available is not None and needed > available:
         yield (
             f"{len(stack.nodes)} nodes need about {needed // MIB:,} MiB of memory with their KV caches, and "

@@ -37,6 +37,9 @@ class Tried:
     def where(self) -> str:
         return name_of_pair(self.prefill, self.decode)
 
+    def finding(self, code: str, what: str) -> Finding:
+        return Finding(code=code, where=self.where, what=what)
+
     @property
     def mbit_s(self) -> float | None:
         found = self.push.bytes_per_s if self.push else None
@@ -69,30 +72,28 @@ def rounds(prefill: Sequence[Known], decode: Sequence[Known]) -> list[list[tuple
 def _diagnose_control(tried: Tried) -> Iterator[Finding]:
     if tried.control is not None and tried.control.problem:
         code = "control-secret" if tried.control.refused else "control-unreachable"
-        yield Finding(code=code, where=tried.where, what=tried.control.problem)
+        yield tried.finding(code, tried.control.problem)
 
 
 def _diagnose_data(tried: Tried) -> Iterator[Finding]:
     push = tried.push
     if push is not None and push.problem and push.bytes_per_s is not None:
-        what = f"after {tried.idle_s:g} s without a byte, {push.problem}"
-        yield Finding(code="idle-gap", where=tried.where, what=what)
+        yield tried.finding("idle-gap", f"after {tried.idle_s:g} s without a byte, {push.problem}")
     elif push is not None and push.problem:
-        yield Finding(code="data-unreachable", where=tried.where, what=push.problem)
+        yield tried.finding("data-unreachable", push.problem)
     elif tried.data is not None and tried.data.problem:
-        yield Finding(code="data-unreachable", where=tried.where, what=tried.data.problem)
+        yield tried.finding("data-unreachable", tried.data.problem)
     elif tried.problem:
-        yield Finding(code="probe-failed", where=tried.where, what=tried.problem)
+        yield tried.finding("probe-failed", tried.problem)
 
 
 def _diagnose_worth(tried: Tried, wanted: Wanted, best: float) -> Iterator[Finding]:
     mbit_s, latency_ms = tried.mbit_s, tried.latency_ms
     if mbit_s is not None and mbit_s < wanted.min_mbit_s:
-        what = f"KV travels at {mbit_s:.0f} Mbit/s, {wanted.min_mbit_s:g} are wanted"
-        yield Finding(code="slow-link", where=tried.where, what=what)
+        yield tried.finding("slow-link", f"KV travels at {mbit_s:.0f} Mbit/s, {wanted.min_mbit_s:g} are wanted")
     elif mbit_s is not None and mbit_s < FAR_BELOW * best:
-        what = f"KV travels at {mbit_s:.0f} Mbit/s, and at {best:.0f} between the best pair"
-        yield Finding(code="slow-link", where=tried.where, what=what)
+        yield tried.finding("slow-link", f"KV travels at {mbit_s:.0f} Mbit/s, and at {best:.0f} between the best pair")
     if latency_ms is not None and latency_ms > wanted.max_latency_ms:
-        what = f"a push of a few bytes takes {latency_ms:.1f} ms, {wanted.max_latency_ms:g} are wanted"
-        yield Finding(code="latency", where=tried.where, what=what)
+        yield tried.finding(
+            "latency", f"a push of a few bytes takes {latency_ms:.1f} ms, {wanted.max_latency_ms:g} are wanted"
+        )

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import Known, token_bytes
@@ -28,16 +30,6 @@ class Examination:
         return sum(finding.kind.severity == severity for finding in self.findings)
 
 
-def described(machine: Machine) -> dict[str, Any]:
-    return {
-        "data_host": machine.data_host,
-        "protocol": machine.protocol,
-        "open_files": machine.open_files,
-        "locked_bytes": machine.locked_bytes,
-        "rdma_devices": [{"name": each.name, "active": each.active} for each in machine.rdma_devices],
-    }
-
-
 def status(examination: Examination, *, strict: bool) -> int:
     return FOUND if examination.count("wrong") or (strict and examination.findings) else OK
 
@@ -56,18 +48,9 @@ def as_json(examination: Examination) -> str:
         {
             "wrong": examination.count("wrong"),
             "warnings": examination.count("warning"),
-            "findings": [
-                {
-                    "code": finding.code,
-                    "severity": finding.kind.severity,
-                    "where": finding.where,
-                    "what": finding.what,
-                    "fix": finding.fix,
-                }
-                for finding in examination.findings
-            ],
+            "findings": [_finding(finding) for finding in examination.findings],
             "versions": examination.versions,
-            "machine": described(examination.machine) if examination.machine else None,
+            "machine": _machine(examination.machine),
             "nodes": [_node(node) for node in examination.nodes],
             "pairs": [_pair(tried) for tried in examination.tried],
         },
@@ -120,6 +103,24 @@ def _limits(machine: Machine) -> str:
     return f"{files} open files, {pinned} pinned memory, RDMA cards: {cards}"
 
 
+def _finding(finding: Finding) -> dict[str, str]:
+    return {
+        "code": finding.code,
+        "severity": finding.kind.severity,
+        "where": finding.where,
+        "what": finding.what,
+        "fix": finding.fix,
+    }
+
+
+def _machine(machine: Machine | None) -> dict[str, Any] | None:
+    if machine is None:
+        return None
+    told: dict[str, Any] = msgspec.to_builtins(machine)
+    del told["name"]  # it only tells machines apart
+    return told
+
+
 def _node(node: Known) -> dict[str, Any]:
     info = node.info
     return {
@@ -135,7 +136,7 @@ def _node(node: Known) -> dict[str, Any]:
             "weights": info.fingerprint.weights if info.fingerprint else None,
             "control_addresses": info.control_addresses,
         },
-        "machine": described(node.machine) if node.machine else None,
+        "machine": _machine(node.machine),
     }
 
 

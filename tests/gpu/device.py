@@ -39,23 +39,18 @@ class Device:
         self._origin: tuple[Any, float] = self._find_origin()
 
     def describe(self) -> str:
-        """Name the device and what drives it."""
         return f"{self.module.get_device_name(self.itself)}, torch for CUDA {torch.version.cuda}"
 
     def now(self) -> float:
-        """Return the instant on the host's clock, s."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let the calling thread sleep."""
         time.sleep(seconds)
 
     def enter(self) -> None:
-        """Make this the calling thread's device."""
         self.module.set_device(self.itself)
 
     def thread(self, target: Callable[[], object], name: str) -> Any:
-        """Make a thread that runs by the same clock."""
         return threading.Thread(target=target, name=name, daemon=True)
 
     # --- streams and events ---
@@ -66,11 +61,9 @@ class Device:
 
     @property
     def legacy(self) -> Any:
-        """The legacy default stream."""
         return self.module.default_stream(self.itself)
 
     def current(self) -> Any:
-        """Return the calling thread's current stream."""
         return self.module.current_stream(self.itself)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -98,13 +91,11 @@ class Device:
         return [at_s + mark.elapsed_time(each) / 1e3 for each in marks]
 
     def synchronize(self) -> None:
-        """Wait for everything."""
         self.module.synchronize(self.itself)
 
     # --- work ---
 
     def launch(self, kernel: Callable[[], object], cost_s: float = 0.0) -> None:  # for the simulated one
-        """Issue torch operations to the current stream."""
         kernel()
 
     def spin(self, seconds: float) -> None:
@@ -131,20 +122,16 @@ class Device:
         """Issue a copy to pinned memory to the current stream."""
         target.copy_(source, non_blocking=True)
 
-    def copy_in(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Issue a copy from pinned memory to the current stream."""
-        target.copy_(source, non_blocking=True)
+    copy_in = copy_out  # from pinned memory, likewise
 
     def copy_to_host(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy to pageable memory as Mooncake's TCP does: `cudaMemcpy`, on the legacy stream."""
-        self._copy(target, source)
+        if status := self._memcpy(target.data_ptr(), source.data_ptr(), target.nbytes, _ANY_DIRECTION):
+            raise RuntimeError(f"cudaMemcpy: error {status}")
 
-    def copy_to_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy from pageable memory likewise. When it returns, the bytes may not have arrived."""
-        self._copy(target, source)
+    copy_to_device = copy_to_host  # from pageable memory, likewise; when it returns, the bytes may not have arrived
 
     def lane(self) -> StreamLane:
-        """Make the product's lane for tokens."""
         return StreamLane(self.itself)
 
     def to_list(self, tensor: torch.Tensor) -> list[Any]:
@@ -157,10 +144,6 @@ class Device:
         return int(self.module.memory_allocated(self.itself))
 
     # --- inside ---
-
-    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        if status := self._memcpy(target.data_ptr(), source.data_ptr(), target.nbytes, _ANY_DIRECTION):
-            raise RuntimeError(f"cudaMemcpy: error {status}")
 
     def _count_cycles(self) -> float:
         self.module._sleep(_SPIN_CYCLES)  # the clock rises under load

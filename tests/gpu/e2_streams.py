@@ -53,7 +53,6 @@ class Copier:
         self._thread = device.thread(self._run, "copier")
 
     def start(self) -> None:
-        """Start copying."""
         self._thread.start()
 
     def stop(self) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -39,18 +39,6 @@ EXPECTED: Final = (
     Expect("late bytes", "==", 0, "a destroyed engine writes no more; the legacy stream was waited for"),
     Expect("MB/s", ">=", 500, "64 KiB pieces through pageable memory at both ends", timed=True, full=True),
 )
-
-
-class Decode(Protocol):
-    """D's side, called from P's."""
-
-    meanwhile: Callable[[], object]
-
-    def open(self) -> tuple[str, int]: ...
-
-    def digests(self, blocks: Sequence[int]) -> bytes: ...
-
-    def fence(self, first: int, *, ordered: bool) -> tuple[int, int]: ...
 
 
 class DecodeSide:
@@ -175,7 +163,7 @@ def _device_here(stack: ExitStack, *, late: bool) -> Device:
 
 
 @contextmanager
-def both_sides(device: Device, scale: Scale, blocks: int) -> Iterator[tuple[Decode, EngineFactory]]:
+def both_sides(device: Device, scale: Scale, blocks: int) -> Iterator[tuple[DecodeSide | RemoteSide, EngineFactory]]:
     """Give D, and what makes P's engine."""
     if not scale.processes:
         fabric = MemoryFabric(automatic=False)

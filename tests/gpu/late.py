@@ -34,39 +34,31 @@ class LateAccelerator(Device):
         self._host = host
 
     def describe(self) -> str:
-        """See `Device`."""
         return "simulated"
 
     def now(self) -> float:
-        """See `Device`."""
         return self._host.now()
 
     def sleep(self, seconds: float) -> None:
-        """See `Device`."""
         until = self.now() + seconds
         while self.now() < until:
             self._host.wait(None, until)
 
     def thread(self, target: Callable[[], object], name: str) -> Any:
-        """See `Device`."""
         if isinstance(self._host, VirtualHost):
             return self._host.thread(target, name)
         return super().thread(target, name)
 
     def mark(self) -> Any:
-        """See `Device`."""
         return self.module.current_stream().record_event()
 
     def restart_clock(self) -> None:
         """There is one clock."""
 
     def instants(self, marks: Sequence[Any]) -> list[float]:
-        """See `Device`."""
         return [mark.done_at for mark in marks]
 
     def launch(self, kernel: Callable[[], object], cost_s: float = 0.0) -> None:
-        """See `Device`."""
-
         def run() -> None:  # in the thread that happens to look at the device
             if torch.get_num_threads() > 1:  # threads that wait for tiny work to divide would spin
                 torch.set_num_threads(1)
@@ -75,27 +67,21 @@ class LateAccelerator(Device):
         self.module.current_stream().launch(run, cost_s=cost_s)
 
     def spin(self, seconds: float) -> None:
-        """See `Device`."""
         self.module.current_stream().launch(cost_s=seconds)
 
     def capture(self, kernel: Callable[[], object], cost_s: float = 0.0) -> Callable[[], None]:
-        """See `Device`."""
         return lambda: self.launch(kernel, cost_s)
 
     def pinned(self, size_bytes: int) -> torch.Tensor:
-        """See `Device`."""
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def copy_out(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Device`."""
         self.module.current_stream().copy(target.nbytes, "to host", lambda: target.copy_(source))
 
     def copy_in(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Device`."""
         self.module.current_stream().copy(target.nbytes, "to device", lambda: target.copy_(source))
 
     def copy_to_host(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Device`."""
         self.device.copy_and_wait(target.nbytes, "to host", lambda: target.copy_(source))
 
     def copy_to_device(self, target: torch.Tensor, source: torch.Tensor) -> None:
@@ -105,16 +91,13 @@ class LateAccelerator(Device):
         self.legacy.copy(target.nbytes, "to device", lambda: target.copy_(staged))
 
     def lane(self) -> StreamLane:
-        """See `Device`."""
         return _LateLane(self)
 
     def to_list(self, tensor: torch.Tensor) -> list[Any]:
-        """See `Device`."""
         self.module.current_stream().synchronize()
         return super().to_list(tensor)
 
     def allocated(self) -> int:
-        """See `Device`."""
         return 0
 
 

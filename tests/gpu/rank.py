@@ -37,7 +37,6 @@ class Submit(NamedTuple):
 
     at_s: float
     layer: int
-    bytes: int
 
 
 class _Call:
@@ -47,7 +46,6 @@ class _Call:
         self._device, self._due_s, self._read = device, due_s, read
 
     def poll(self) -> bool | None:
-        """See `Push.poll`."""
         return True if self._device.now() >= self._due_s and self._read.query() else None
 
 
@@ -64,20 +62,18 @@ class Link:
         self._free_s = 0.0  # when the link has carried what it was given
 
     def submit(self, target: str, plan: CopyPlan) -> _Call:
-        """See `SendingEngine.submit`."""
         now = self._device.now()
         with self._device.on(self._stream):
             for source, destination, length in plan:
                 first, place = source - self._source.data_ptr(), destination - self._target.data_ptr()
                 self._read(place, first, length)
-                self.submits.append(Submit(now, first // self._layer_bytes, length))
+                self.submits.append(Submit(now, first // self._layer_bytes))
             read = self._device.event()
             read.record(self._stream)
         self._free_s = max(now, self._free_s) + plan.total_bytes / self._bytes_per_s
         return _Call(self._device, self._free_s, read)
 
     def capacity(self, target: str) -> int:
-        """See `SendingEngine.capacity`."""
         return 1 << 20
 
     def _read(self, place: int, first: int, length: int) -> None:

@@ -20,7 +20,7 @@ from baton.deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.debian import MachineError
 from tests.newcomer.figures import table, total_s
 from tests.newcomer.journey import JourneyError, walk
-from tests.newcomer.machines import Clean, Here, Machine
+from tests.newcomer.machines import Machine
 from tests.newcomer.readme import README, commands
 
 PROMISED_S: Final = 360.0  # to the first token, with an empty cache
@@ -31,14 +31,8 @@ RELEASES: Final = ("bookworm", "trixie")  # Debian's: Python 3.11 and 3.13
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--machine", choices=("clean", "here"), default="clean", help="a clean Debian, or this one")
     parser.add_argument("--walks", type=int, choices=(1, 2), default=2, help="1: with the empty cache alone")
-    parser.add_argument(
-        "--releases",
-        nargs="+",
-        default=RELEASES,
-        help=f"Debian's (default: {' '.join(RELEASES)})",
-    )
+    parser.add_argument("--releases", nargs="+", default=RELEASES, help=f"Debian's (default: {' '.join(RELEASES)})")
     parser.add_argument(
         "--folder", type=Path, help="make the folder for it there: 6 GB (default: where temporary files are)"
     )
@@ -56,26 +50,22 @@ def _walks(options: argparse.Namespace, settings: Mapping[str, str]) -> int:
     promised = commands(README.read_text())
     if busy := list(taken(_stack(settings))):
         raise JourneyError("\n".join(busy))
-    first, *others = options.releases if options.machine == "clean" else (None,)
     done = []
-    with _machine(first, options.folder, settings) as machine:
-        for title in WALKS[: options.walks]:
-            _say(f"{title}:")
-            done.append((title, walk(machine, promised, _say)))
-    for release in others:
+    for number, release in enumerate(options.releases):
         with _machine(release, options.folder, settings) as machine:
-            _say(f"{release}:")
-            done.append((release, walk(machine, promised, _say)))
+            for title in [release] if number else WALKS[: options.walks]:
+                _say(f"{title}:")
+                done.append((title, walk(machine, promised, _say)))
     _say(f"\n{table(done)}")
     return 0 if total_s(done[0][1].first) < PROMISED_S else 1
 
 
 @contextmanager
-def _machine(release: str | None, folder: Path | None, settings: Mapping[str, str]) -> Iterator[Machine]:
-    """Make a clean Debian of this release, or take this machine, with what the README takes for granted."""
+def _machine(release: str, folder: Path | None, settings: Mapping[str, str]) -> Iterator[Machine]:
+    """Make a clean Debian of this release, with what the README takes for granted."""
     with (
         tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name,
-        Clean(Path(name), settings, release) if release else Here(Path(name), settings) as machine,
+        Machine(Path(name), settings, release) as machine,
     ):
         began_s = time.monotonic()
         machine.prepare()

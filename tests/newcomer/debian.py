@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-RELEASE: Final = "bookworm"
 LENT: Final = "/tmp/lent"  # in the root
 APT_SETTINGS: Final = f"{LENT}/apt-settings"
 NAME_SERVERS: Final = "/etc/resolv.conf"
@@ -35,7 +34,7 @@ class Loan:
     folders: Mapping[str, str]  # path in the root → path here
 
 
-def debian(release: str = RELEASE) -> Path:
+def debian(release: str) -> Path:
     """Return a root with Debian's smallest system, made if it is not there.
 
     Raises:

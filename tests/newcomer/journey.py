@@ -71,8 +71,8 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
 
 def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None]) -> list[Step]:
     began_s = time.monotonic()
-    with served(machine, serve, say) as output:
-        steps = parts(began_s, output.lines)
+    with served(machine, serve, say) as lines:
+        steps = parts(began_s, lines)
         began_s = time.monotonic()
         answer = run_line(machine, f"exec 2>/dev/null; cd baton && {request}")  # where curl draws a bar
         if problem := wrong(answer):
@@ -110,48 +110,37 @@ def wrong(answer: str) -> str:
 
 
 @contextmanager
-def served(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator["Output"]:
-    """Type it, wait until it serves, and press Ctrl-C in the end; yield what it prints."""
+def served(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator[list[Line]]:
+    """Type it, wait until it serves, and press Ctrl-C in the end; yield what it has printed.
+
+    Raises:
+        JourneyError: it ended, or did not serve in time.
+    """
     process = machine.start(f"cd baton && {line}")
-    output = Output(process)
+    heard: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(process, heard), daemon=True).start()
+    lines: list[Line] = []
+    deadline_s = time.monotonic() + SERVE_S
     try:
-        output.until(SERVING, time.monotonic() + SERVE_S, say)
-        yield output
+        while not lines or SERVING not in lines[-1][1]:
+            try:
+                heard_line = heard.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            except queue.Empty:
+                raise JourneyError(f"{SERVING!r} does not come in time; {_tail(lines)}") from None
+            if heard_line is None:
+                raise JourneyError(f"it ended before it said {SERVING!r}; {_tail(lines)}")
+            say(f"  {heard_line[1]}")
+            lines.append(heard_line)
+        yield lines
     finally:
         interrupt(process)
 
 
-class Output:
-    """What a process prints, read by a thread."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.lines: list[Line] = []
-        self._heard: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
-
-    def until(self, mark: str, deadline_s: float, say: Callable[[str], None]) -> list[Line]:
-        """Wait for a line that begins with `mark`, or has it behind a name; return the lines up to it that are new.
-
-        Raises:
-            JourneyError: it does not come.
-        """
-        before = len(self.lines)
-        while len(self.lines) == before or mark not in self.lines[-1][1]:
-            try:
-                line = self._heard.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            except queue.Empty:
-                raise JourneyError(f"{mark!r} does not come in time; {_tail(self.lines)}") from None
-            if line is None:
-                raise JourneyError(f"it ended before it said {mark!r}; {_tail(self.lines)}")
-            say(f"  {line[1]}")
-            self.lines.append(line)
-        return self.lines[before:]
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._heard.put((time.monotonic(), line.rstrip()))
-        self._heard.put(None)
+def _listen(process: subprocess.Popen[str], heard: "queue.SimpleQueue[Line | None]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        heard.put((time.monotonic(), line.rstrip()))
+    heard.put(None)
 
 
 def _tail(lines: Sequence[Line]) -> str:

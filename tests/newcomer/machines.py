@@ -1,14 +1,14 @@
-"""Where a newcomer types: a clean Debian, or this machine with an empty home folder. Both know this machine's registries."""
+"""Where a newcomer types: a clean Debian that knows this machine's registries."""
 
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from tests.newcomer import debian
 from tests.newcomer.root import Root, Run, beside, first_process, in_root
@@ -23,55 +23,15 @@ BEGUN_WITHIN_S: Final = 20.0
 TICK_S: Final = 0.05
 
 
-class Machine(Protocol):
-    """Commands begin in the home folder, where there is nothing yet."""
+class Machine:
+    """Debian's smallest system, in a mount and process namespace of its own, on this machine's network; for root.
 
-    repository: str  # what is cloned
+    Commands begin in the home folder, where there is nothing yet.
+    """
 
-    def __enter__(self) -> Self: ...
+    repository = "/repository"  # what is cloned
 
-    def __exit__(self, *_: object) -> None: ...
-
-    def prepare(self) -> None: ...  # installs what the README takes for granted
-
-    def start(
-        self, line: str
-    ) -> subprocess.Popen[str]: ...  # a shell runs a line; its output, with errors, is to be read
-
-
-class Here:
-    """This machine. What is installed on it stays, also the system's libraries."""
-
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        self.repository = str(_bare(folder))
-        self._home = folder / "home"
-        self._settings = settings
-
-    def __enter__(self) -> Self:
-        self._home.mkdir()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._home)
-
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def start(self, line: str) -> subprocess.Popen[str]:
-        """Have a shell run a line, with no cache, and no environment of Python's that is active here."""
-        ours = ("BATON_", "VIRTUAL_ENV", "PYTHON", "XDG_CACHE_HOME", "PIP_CACHE_DIR")
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        kept = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")  # how pip finds its registry
-        environ |= {"HOME": str(self._home), "XDG_CONFIG_HOME": kept, **self._settings}
-        return _start(["bash", "-c", line], environ, self._home)
-
-
-class Clean:
-    """Debian's smallest system, in a mount and process namespace of its own, on this machine's network; for root."""
-
-    repository = "/repository"
-
-    def __init__(self, folder: Path, settings: Mapping[str, str], release: str = debian.RELEASE) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], release: str) -> None:
         """Lay a fresh layer over the system of a Debian release; `settings` are Baton's, by variables.
 
         Raises:
@@ -100,7 +60,7 @@ class Clean:
             shutil.rmtree(self._folder / layer)
 
     def prepare(self) -> None:
-        """Install with apt."""
+        """Install what the README takes for granted."""
         install = f"apt-get install -y -qq --no-install-recommends {' '.join(TAKEN_FOR_GRANTED)}"
         with self.start(f"apt-get update -qq && {install}") as installing:
             said, _ = installing.communicate(timeout=INSTALL_S)
@@ -108,8 +68,16 @@ class Clean:
             raise debian.MachineError(f"apt-get failed:\n{said}")
 
     def start(self, line: str) -> subprocess.Popen[str]:
-        """Have a shell run a line beside the process that holds the namespaces."""
-        return _start(beside(self._first(), ["bash", "-c", line], self._run), {}, None)
+        """Have a shell run a line beside the process that holds the namespaces; its output is to be read."""
+        return subprocess.Popen(
+            beside(self._first(), ["bash", "-c", line], self._run),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
 
     def _first(self) -> int:
         """The id here of the process that holds the namespaces, once it is in the root."""
@@ -137,20 +105,6 @@ def interrupt(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _start(argv: Sequence[str], environ: dict[str, str], folder: Path | None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        argv,
-        env=environ or None,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
 
 
 def _bare(folder: Path) -> Path:

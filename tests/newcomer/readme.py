@@ -1,8 +1,6 @@
 """What the README tells a newcomer to type, as it stands there."""
 
 import re
-import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,7 +8,9 @@ from typing import Final
 README: Final = Path(__file__).parents[2] / "README.md"
 SECTION: Final = "Try it on a laptop"
 PORT: Final = "8000"  # unless PORT= says otherwise
-_BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SERVE: Final = re.compile(r"^make serve\b.*$", re.MULTILINE)
+_REQUEST: Final = re.compile(r"^curl (?:[^'\n]|'[^']*')*$", re.MULTILINE)  # goes on as long as a quote is open
+_MORE: Final = re.compile(r"^PREFILL=2 DECODE=2 PORT=(\d+) make serve$", re.MULTILINE)
 
 
 class ReadmeError(Exception):
@@ -29,47 +29,17 @@ class Commands:
 
 def commands(text: str) -> Commands:
     """Find them in the text of a README. Raises `ReadmeError`: the section, or a command, is not there."""
-    found = list(_commands(_section(text)))
-    serve = _first((each for each in found if shlex.split(each, comments=True) == ["make", "serve"]), "`make serve`")
-    request = _first((each for each in found if shlex.split(each)[0] == "curl"), "a curl")
-    more = _first((each for each in found if {"PREFILL=2", "DECODE=2"} <= set(shlex.split(each))), "2P2D")
-    port = next((word.partition("=")[2] for word in shlex.split(more) if word.startswith("PORT=")), PORT)
-    if f":{PORT}/" not in request:
+    section = text.partition(f"\n## {SECTION}\n")[2].partition("\n## ")[0]
+    serve = _found(_SERVE, section)
+    request = _found(_REQUEST, section)
+    more = _found(_MORE, section)
+    if f":{PORT}/" not in request[0]:
         raise ReadmeError(f"its curl does not go to port {PORT}, where `make serve` listens")
-    return Commands(serve=serve, request=request, more=more, more_request=request.replace(f":{PORT}/", f":{port}/"))
+    more_request = request[0].replace(f":{PORT}/", f":{more[1]}/")
+    return Commands(serve=serve[0], request=request[0], more=more[0], more_request=more_request)
 
 
-def _section(text: str) -> str:
-    _, heading, rest = text.partition(f"\n## {SECTION}\n")
-    if not heading:
-        raise ReadmeError(f"there is no section {SECTION!r}")
-    return rest.partition("\n## ")[0]
-
-
-def _commands(section: str) -> Iterator[str]:
-    """Each command of each block; one goes on as long as a quote is open."""
-    for block in _BLOCK.findall(section):
-        lines: list[str] = []
-        for line in block.splitlines():
-            lines.append(line)
-            command = "\n".join(lines)
-            if line.strip() and not command.endswith("\\") and _closed(command):
-                yield command
-                lines = []
-        if lines:
-            raise ReadmeError(f"a quote stays open: {lines[0]}")
-
-
-def _closed(command: str) -> bool:
-    try:
-        shlex.split(command, comments=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _first(found: Iterator[str], what: str) -> str:
-    command = next(found, None)
-    if command is None:
-        raise ReadmeError(f"section {SECTION!r} has no command for {what}")
-    return command
+def _found(pattern: re.Pattern[str], section: str) -> re.Match[str]:
+    if (found := pattern.search(section)) is None:
+        raise ReadmeError(f"section {SECTION!r} has no command like {pattern.pattern}")
+    return found

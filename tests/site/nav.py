@@ -1,6 +1,6 @@
 """`docs/nav.yaml`: which pages stand under which heading of the site's navigation. Every page stands somewhere, once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -31,17 +31,15 @@ def read(root: Path) -> dict[str, list[str]]:
     nav = {
         heading: [page for entry in entries for page in _expanded(entry, pages)] for heading, entries in named.items()
     }
-    placed = {page for entries in nav.values() for page in entries}
-    rest = [page for page in pages if "/" not in page and page != README and page not in placed]
+    placed = [page for entries in nav.values() for page in entries]
+    rest = [page for page in pages if "/" not in page and page not in (README, *placed)]
     nav[PROJECT] = [*nav.get(PROJECT, []), *rest]
-    if wrong := differences(nav, pages):
+    if wrong := _differences([*placed, *rest], pages):
         raise NavError("\n".join(wrong))
     return nav
 
 
-def differences(nav: Mapping[str, Sequence[str]], pages: Sequence[str]) -> list[str]:
-    """Return a sentence for each page that stands nowhere or twice, or that is not there."""
-    placed = [page for entries in nav.values() for page in entries]
+def _differences(placed: Sequence[str], pages: Sequence[str]) -> list[str]:
     return [
         *(f"{FILE} names {page}, which is not there" for page in placed if page not in (*pages, QUICK_START)),
         *(f"{FILE} names {page} twice" for page in dict.fromkeys(placed) if placed.count(page) > 1),

@@ -1,19 +1,15 @@
-"""What a Dockerfile says: stages with their instructions. Pure; it knows the instructions that ours use and no others."""
+"""What a Dockerfile says: stages with their instructions, as far as ours need it. Pure."""
 
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-RUNNING: Final = ("ENTRYPOINT", "CMD", "HEALTHCHECK")
-KNOWN: Final = frozenset({"ARG", "ENV", "RUN", "COPY", "USER", "WORKDIR", "EXPOSE", "SHELL", *RUNNING})
+_COMMENT: Final = re.compile(r"^\s*#.*\n", re.MULTILINE)
+_FLAG: Final = re.compile(r"--([\w-]+)=?(\S*)\s+")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-
-
-class DockerfileError(Exception):
-    """The file holds what is not understood here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +19,11 @@ class Instruction:
     name: str
     flags: Mapping[str, str]  # "from" → "wheel"
     text: str  # all behind the flags, on one line
-    line: int
 
     @property
     def words(self) -> list[str]:
         """The operands: of the JSON form, or as a shell would split them."""
-        return list(json.loads(self.text)) if self.is_json else shlex.split(self.text)
-
-    @property
-    def is_json(self) -> bool:
-        """Whether it is a list of strings."""
-        return self.text.startswith("[")
+        return list(json.loads(self.text)) if self.text.startswith("[") else shlex.split(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,53 +36,26 @@ class Stage:
 
 
 def stages(text: str) -> list[Stage]:
-    """Read a Dockerfile.
-
-    Raises:
-        DockerfileError: there is an instruction that is not known here, or one before the first FROM.
-    """
+    """Read a Dockerfile."""
     found: list[Stage] = []
     defaults: dict[str, str] = {}
-    for instruction in instructions(text):
-        if instruction.name == "FROM":
-            base, *alias = instruction.words
-            name = alias[1] if len(alias) == 2 and alias[0].upper() == "AS" else ""
-            found.append(Stage(name=name, base=expand(base, defaults)))
-        elif not found and instruction.name == "ARG":
-            name, _, value = instruction.text.partition("=")
-            defaults[name] = value
-        elif not found or instruction.name not in KNOWN:
-            raise DockerfileError(f"line {instruction.line}: {instruction.name} is not known here")
-        else:
-            found[-1].instructions.append(instruction)
+    for line in _COMMENT.sub("", text).replace("\\\n", "").splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if name == "FROM":
+            base, *alias = rest.split()
+            base = _VARIABLE.sub(lambda variable: defaults[variable[1] or variable[2]], base)
+            found.append(Stage(name=alias[1] if alias else "", base=base))
+        elif name == "ARG" and not found:
+            variable, _, value = rest.partition("=")
+            defaults[variable] = value
+        elif name:
+            found[-1].instructions.append(_instruction(name, rest.strip()))
     return found
 
 
-def instructions(text: str) -> Iterator[Instruction]:
-    """Join continued lines and leave comments out."""
-    joined, began = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#") or not line.strip():
-            continue
-        began = began or number
-        joined += line.removesuffix("\\")
-        if not line.endswith("\\"):
-            yield _instruction(joined, began)
-            joined, began = "", 0
-
-
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME` and `${NAME}`; one that is not there becomes nothing."""
-    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], ""), text)
-
-
-def _instruction(line: str, number: int) -> Instruction:
-    name, _, rest = line.strip().partition(" ")
+def _instruction(name: str, rest: str) -> Instruction:
     flags = {}
-    rest = rest.strip()
-    while rest.startswith("--"):
-        flag, _, rest = rest.partition(" ")
-        key, _, value = flag[2:].partition("=")
-        flags[key] = value
-        rest = rest.strip()
-    return Instruction(name=name.upper(), flags=flags, text=rest, line=number)
+    while flag := _FLAG.match(rest):
+        flags[flag[1]] = flag[2]
+        rest = rest[flag.end() :]
+    return Instruction(name=name, flags=flags, text=rest)

@@ -3,67 +3,44 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+_WILDCARD = re.compile(r"(\*\*/|\*\*|\*|\?)")
+_MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One line: what it matches, and whether it brings that back."""
-
+class _Rule(NamedTuple):
     text: str
+    pattern: re.Pattern[str]
     brings_back: bool
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """What it matches."""
-        return _expression(self.text)
-
-
-def rules(text: str) -> list[Rule]:
-    """Read the lines of a .dockerignore."""
-    lines = (line.strip() for line in text.splitlines())
-    return [
-        Rule(line.removeprefix("!").strip("/"), line.startswith("!"))
-        for line in lines
-        if line and not line.startswith("#")
-    ]
-
-
-def is_left_out(path: str, found: Sequence[Rule]) -> bool:
-    """Tell whether a file stays behind: the last rule that names it, or a folder that it is in, decides."""
-    names = [path, *map(str, PurePosixPath(path).parents)][:-1]
-    left_out = False
-    for rule in found:
-        if any(rule.pattern.fullmatch(name) for name in names):
-            left_out = not rule.brings_back
-    return left_out
 
 
 def files(root: Path) -> Iterator[str]:
     """Yield what is sent to the engine."""
-    found = rules((root / ".dockerignore").read_text())
+    lines = (line.strip() for line in (root / ".dockerignore").read_text().splitlines())
+    rules = [_rule(line) for line in lines if line and not line.startswith("#")]
     for folder, folders, names in os.walk(root):
         below = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if not _is_closed((below / name).as_posix(), found)]
-        for name in names:
-            path = (below / name).as_posix()
-            if not is_left_out(path, found):
-                yield path
+        folders[:] = [name for name in folders if not _is_closed((below / name).as_posix(), rules)]
+        yield from (path for name in names if not _is_left_out(path := (below / name).as_posix(), rules))
 
 
-def _is_closed(folder: str, found: Sequence[Rule]) -> bool:
+def _rule(line: str) -> _Rule:
+    text = line.removeprefix("!").strip("/")
+    parts = (_MEANING.get(part, re.escape(part)) for part in _WILDCARD.split(text))
+    return _Rule(text, re.compile("".join(parts)), line.startswith("!"))
+
+
+def _is_left_out(path: str, rules: Sequence[_Rule]) -> bool:
+    """Tell whether a file stays behind: the last rule that names it, or a folder that it is in, decides."""
+    names = [path, *map(str, PurePosixPath(path).parents)][:-1]
+    deciding = [rule for rule in rules if any(rule.pattern.fullmatch(name) for name in names)]
+    return bool(deciding) and not deciding[-1].brings_back
+
+
+def _is_closed(folder: str, rules: Sequence[_Rule]) -> bool:
     """Tell whether nothing in a folder can be brought back: then nobody needs to look."""
-    return is_left_out(folder, found) and not any(
-        rule.brings_back and rule.text.startswith((f"{folder}/", "*")) for rule in found
+    return _is_left_out(folder, rules) and not any(
+        rule.brings_back and rule.text.startswith((f"{folder}/", "*")) for rule in rules
     )
-
-
-@lru_cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    parts = []
-    for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern):
-        special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-        parts.append(special.get(part, re.escape(part)))
-    return re.compile("".join(parts))

@@ -47,7 +47,6 @@ class FakeNode:
         self.url = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             return
         self.tokens.add(dict(scope["headers"]).get(b"authorization", b"").decode())
@@ -86,7 +85,6 @@ class Deployment:
         self.proxy.answers["GET", READY] = (200, {"ready": True, "nodes": nodes})
 
     async def look(self) -> Examination:
-        """Look at the two nodes."""
         return await look(Targets(prefill=[self.prefill.url], decode=[self.decode.url]))
 
 
@@ -131,30 +129,21 @@ async def test_a_pair_is_tried_by_its_nodes(deployment: Deployment) -> None:
     assert [tried.push for tried in found.tried] == [WELL]
 
 
-async def test_a_proxy_names_the_nodes(deployment: Deployment) -> None:
-    """Those that are named besides count once."""
+@pytest.mark.parametrize("status", [200, 503])
+async def test_a_proxy_names_the_nodes(deployment: Deployment, status: int) -> None:
+    """Ready or not, and is not shown the token: a URL is easily mistaken. Those that are named besides count once."""
+    deployment.proxy.answers["GET", READY] = (status, deployment.proxy.answers["GET", READY][1])
+
     found = await look(Targets(proxy=deployment.proxy.url, decode=[deployment.decode.url]))
 
     assert codes(found) == []
     assert [node.url for node in found.nodes] == [deployment.prefill.url, deployment.decode.url]
-
-
-async def test_a_proxy_that_is_not_ready_still_names_its_nodes(deployment: Deployment) -> None:
-    """It says 503, with the same content."""
-    _, body = deployment.proxy.answers["GET", READY]
-    deployment.proxy.answers["GET", READY] = (503, body)
-
-    assert len((await look(Targets(proxy=deployment.proxy.url))).nodes) == 2
+    assert deployment.proxy.tokens == {""}
 
 
 @pytest.mark.parametrize(
     ("state", "code"),
-    [
-        ("down", "proxy-sees-another"),
-        ("isolated", "proxy-sees-another"),
-        ("draining", "draining"),
-        ("silent", "silent"),
-    ],
+    [("down", "proxy-sees-another"), ("draining", "draining"), ("silent", "silent")],
 )
 async def test_a_node_that_only_the_proxy_does_not_use_is_told(deployment: Deployment, state: str, code: str) -> None:
     """With the proxy's reason."""
@@ -185,13 +174,6 @@ async def test_a_node_that_falls_silent_is_told(deployment: Deployment, monkeypa
 
     assert (finding.code, finding.where) == ("node-unreachable", deployment.decode.url)
     assert PROBE_PATH in finding.what
-
-
-async def test_a_proxy_is_not_shown_the_token(deployment: Deployment) -> None:
-    """`/ready` is open, and a URL is easily mistaken."""
-    await look(Targets(proxy=deployment.proxy.url))
-
-    assert deployment.proxy.tokens == {""}
 
 
 async def test_what_is_wrong_with_a_node_is_told_once(deployment: Deployment) -> None:

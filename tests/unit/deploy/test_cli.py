@@ -24,7 +24,7 @@ def test_help_is_not_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert "serve" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["proxy", "prefill", "decode", "serve", "loadtest", "config", "key", "doctor"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_delegates_to_its_main(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments and exit status are passed through untouched."""
     calls: list[list[str]] = []
@@ -93,10 +93,3 @@ def test_config_check_fails_on_mistakes(capsys: pytest.CaptureFixture[str], tmp_
     assert "did you mean proxy.port?" in capsys.readouterr().err
     assert cli.main(["config", "check", "--secret-file", str(tmp_path / "nowhere")]) == 2
     assert "cannot read the cluster secret" in capsys.readouterr().err
-
-
-def test_config_reference_prints_every_section(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reference needs no file and reads none."""
-    assert cli.main(["config", "reference"]) == 0
-
-    assert "prefill_node:" in capsys.readouterr().out

@@ -49,3 +49,5 @@ def test_the_command_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["config", "reference", "--markdown"]) == 0
 
     assert capsys.readouterr().out == page()
+    assert cli.main(["config", "reference"]) == 0
+    assert "prefill_node:" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from baton.deploy.forkserver import ROOT
-from baton.deploy.launcher import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget, uses_all
+from baton.deploy.launcher import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
 from tests.support.ports import free_port
 from tests.unit.deploy.processes import eventually, processes_naming
 
@@ -79,12 +79,10 @@ class Stack:
             self.process = subprocess.Popen(command, cwd=ROOT, env=marked, stdout=output, stderr=output)
 
     def wait_announced(self) -> None:
-        """Wait until the launcher has said that all is ready."""
         eventually(lambda: "ANNOUNCED" in self.said() or self.process.poll() is not None)
         assert "ANNOUNCED" in self.said(), self.said()
 
     def said(self) -> str:
-        """Return what the launcher has printed."""
         return self.output.read_text()
 
     def pid_of(self, name: str) -> int:
@@ -93,7 +91,6 @@ class Stack:
         return int(line.partition("(pid ")[2].rstrip(")"))
 
     def left_behind(self) -> list[int]:
-        """Return the processes of this stack that still run."""
         return processes_naming(str(self.folder))
 
     def assert_ends(self, status: int) -> str:
@@ -124,31 +121,20 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.mark.parametrize(
     ("number", "fork"),
-    [
-        (signal.SIGINT, True),
-        (signal.SIGTERM, True),
-        (signal.SIGHUP, True),
-        (signal.SIGINT, False),
-        (signal.SIGTERM, False),
-    ],
+    [(signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGTERM, False)],
 )
 def test_a_signal_stops_everything_cleanly(launch: Launch, number: int, fork: bool) -> None:
-    """Ctrl-C, SIGTERM and a closed terminal end the launcher with 0 and leave no process behind, forked or not."""
-    stack = launch(fork=fork)
+    """Ctrl-C, SIGTERM and a closed terminal end the launcher with 0 and leave no process behind, forked or not.
+
+    Until then each process is named when it starts and when it answers; the proxy comes after the nodes, once it uses them.
+    """
+    used = '{"ready": true, "nodes": [{"state": "ready"}, {"state": "ready"}]}'
+    stack = launch(fork=fork, proxy=[free_port(), "--body", used])
     stack.wait_announced()
 
     stack.process.send_signal(number)
 
-    stack.assert_ends(0)
-
-
-def test_progress_names_every_process_until_it_is_ready(launch: Launch) -> None:
-    """Each process is named when it starts and when it answers; nodes come before the proxy."""
-    stack = launch()
-    stack.wait_announced()
-    stack.process.terminate()
     said = stack.assert_ends(0)
-
     ready = [line.split()[0] for line in said.splitlines() if " ready after " in line]
     assert sorted(ready[:2]) == ["decode-0", "prefill-0"]
     assert ready[2:] == ["proxy"]
@@ -256,21 +242,8 @@ def test_an_import_that_fails_is_told(launch: Launch) -> None:
     assert "the import failed on purpose" in said
 
 
-@pytest.mark.parametrize(
-    ("readiness", "used"),
-    [
-        ("", True),
-        ('{"ready": true, "nodes": [{"state": "ready"}, {"state": "ready"}]}', True),
-        ('{"ready": true, "nodes": [{"state": "unknown"}, {"state": "ready"}]}', False),
-    ],
-)
-def test_a_stack_is_ready_when_its_proxy_uses_every_node(readiness: str, used: bool) -> None:
-    """Not when it could do without its prefill node: the first answer would be made by the decode node alone."""
-    assert uses_all(readiness.encode()) is used
-
-
 def test_a_proxy_that_uses_not_all_nodes_is_waited_for(launch: Launch) -> None:
-    """It answers 200 all the while."""
+    """It answers 200 all the while; its first answer would be made by the decode node alone."""
     body = '{"ready": true, "nodes": [{"state": "unknown"}]}'
     said = launch(proxy=[free_port(), "--body", body], start_timeout_s=1.5).assert_ends(1)
 

@@ -5,7 +5,7 @@ from tests.unit.deploy.processes import eventually
 
 
 def test_lines_are_shown_behind_their_process_as_they_come(tmp_path: Path) -> None:
-    """Prefixes are aligned, files may appear late, half a line waits for its other half."""
+    """Prefixes are aligned, files may appear late, half a line waits for its other half; what is written over is not shown."""
     files = {"proxy": tmp_path / "proxy.log", "prefill-0": tmp_path / "prefill-0.log"}
     shown: list[str] = []
     follower = LogFollower(files, shown.append, everything=False)
@@ -15,7 +15,7 @@ def test_lines_are_shown_behind_their_process_as_they_come(tmp_path: Path) -> No
     eventually(lambda: bool(shown))
     with files["prefill-0"].open("a") as log:
         log.write("o\n")
-    files["proxy"].write_text("three\n")
+    files["proxy"].write_text("50 %\rthree\n")
     follower.stop()
 
     assert shown[0] == "prefill-0 | one"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.memory import MIB, available_bytes, needed_bytes, oom_kills, weights_bytes
+from baton.deploy.memory import MIB, NODE_BYTES, SHARED_BYTES, available_bytes, needed_bytes, oom_kills, weights_bytes
 
 MEMINFO = "MemTotal: 24000000 kB\nMemAvailable: 20480 kB\n"
 
@@ -62,8 +62,8 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
 
 def test_each_node_needs_its_own_cache_and_weights(tmp_path: Path) -> None:
     """What is imported once is counted once."""
-    assert needed_bytes(3, 10, 5) - needed_bytes(2, 10, 5) == needed_bytes(2, 10, 5) - needed_bytes(1, 10, 5)
-    assert needed_bytes(2, 10, 5) - needed_bytes(2, 0, 0) == 30
+    assert needed_bytes([]) == SHARED_BYTES
+    assert needed_bytes([(2, 10, 5), (1, 0, 7)]) == SHARED_BYTES + 3 * NODE_BYTES + 2 * 15 + 7
     (tmp_path / "a.safetensors").write_bytes(bytes(7))
     (tmp_path / "config.json").write_bytes(bytes(100))
     assert weights_bytes(str(tmp_path)) == 7

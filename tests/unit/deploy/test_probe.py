@@ -20,7 +20,6 @@ def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:
 
 class _Ready(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        """Be ready on one path."""
         self.send_response(200 if self.path == "/ready" else 503)
         self.end_headers()
 

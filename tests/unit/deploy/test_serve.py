@@ -7,7 +7,7 @@ import pytest
 
 from baton.contracts.configuration.load import load
 from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
-from baton.contracts.secret import SecretError, read_secret
+from baton.contracts.secret import read_secret
 from baton.deploy import serve
 from baton.deploy.ports import taken
 from baton.deploy.stack import Surroundings, plan
@@ -31,22 +31,13 @@ def test_one_model_flag_names_the_model_of_both_roles() -> None:
     assert overrides == {"prefill_node.model": "org/model", "decode_node.model": "org/model"}
 
 
-def test_a_generated_secret_is_for_this_user_only(tmp_path: Path) -> None:
-    """Nobody else on the machine can read it, and it is long enough."""
-    path = serve.ensure_secret(None, tmp_path)
+def test_a_secret_is_the_one_that_is_given_or_of_this_run_and_user(tmp_path: Path) -> None:
+    """The cluster's, and the token of the admin API."""
+    made = serve.given_or_made(None, tmp_path / "secret")
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(read_secret(path).values[0]) == 43
-
-
-def test_a_given_secret_is_checked_and_used(tmp_path: Path) -> None:
-    """The file given is the one passed on; a bad one is refused before anything starts."""
-    file = tmp_path / "mine"
-    file.write_text("0123456789abcdef")
-
-    assert serve.ensure_secret(file, tmp_path) == file
-    with pytest.raises(SecretError):
-        serve.ensure_secret(tmp_path / "nowhere", tmp_path)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert len(read_secret(made).values[0]) == 43
+    assert serve.given_or_made(tmp_path / "mine", tmp_path / "made") == tmp_path / "mine"
 
 
 def test_a_taken_port_is_named_with_the_flag_that_moves_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,12 +97,3 @@ def test_more_nodes_than_there_is_memory_for_are_refused_with_both_figures(
     assert serve.main(["--port", str(free_port()), "--decode", "200"]) == serve.EXIT_REFUSED
 
     assert re.search(r"201 nodes need about \d+,\d{3} MiB .*, and 3,000 MiB are free", capsys.readouterr().err)
-
-
-def test_the_admin_token_is_of_this_run_or_the_one_that_is_configured(tmp_path: Path) -> None:
-    """One of this run's own, which only this user can read; or the one that the configuration names."""
-    made = serve.ensure_admin_token(None, tmp_path)
-
-    assert made.stat().st_mode & 0o777 == 0o600
-    assert len(made.read_text()) >= 16
-    assert serve.ensure_admin_token(tmp_path / "mine", tmp_path) == tmp_path / "mine"

@@ -6,7 +6,7 @@ import pytest
 
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
 from baton.deploy.embedded_model import WEIGHTS
-from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
+from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan
 
 AROUND = Surroundings(file=None, secret_file=Path("/run/secret"))
 
@@ -25,13 +25,14 @@ def test_every_process_gets_ports_addresses_and_the_secret() -> None:
 
 
 def test_control_ports_count_up_from_the_one_configured() -> None:
-    """Two prefill nodes cannot share the configured control port."""
-    config = BatonConfig(prefill_node=NodeConfig(control_port=7000), serve=ServeConfig(prefill=2))
+    """Two prefill nodes cannot share the configured control port; each has one for every rank."""
+    node = NodeConfig(control_port=7000, vllm_args=("-tp", "2"))
 
-    stack = plan(config, AROUND)
+    stack = planned(prefill_node=node, serve=ServeConfig(prefill=2))
 
-    assert words_after(stack, "prefill-0", "--control-port") == ["7000"]
-    assert words_after(stack, "prefill-1", "--control-port") == ["7001"]
+    ports = [[listener.port for listener in node.listeners] for node in stack.nodes if node.name != "decode-0"]
+    assert ports == [[8100, 7000, 7001], [8101, 7002, 7003]]
+    assert words_after(stack, "prefill-1", "--control-port") == ["7002"]
 
 
 def test_the_file_and_further_flags_reach_every_node() -> None:
@@ -109,17 +110,6 @@ def test_prefill_and_decode_never_share_a_core(
     stack = plan(BatonConfig(serve=ServeConfig(prefill=prefill, decode=decode)), replace(AROUND, cores=cores))
 
     assert [node.cpus for node in stack.nodes] == expected
-
-
-def test_cores_are_shared_out_without_overlap() -> None:
-    """No two nodes get the same core while there are enough."""
-    for count in range(2, 17):
-        cores = range(count)
-        for nodes in range(1, count + 1):
-            dealt = [core for share in share_cores(cores, nodes) for core in share]
-            assert len(set(dealt)) == len(dealt) <= count
-        first, second = split_cores(cores, 1)
-        assert set(first) | set(second) == set(cores)
 
 
 def test_ports_that_meet_are_named_with_both_owners() -> None:

@@ -1,7 +1,10 @@
 """The baton.yaml of every pod is one that Baton takes, and the objects around it say the same as it does."""
 
-from functools import partial
+import re
+from functools import cache, partial
+from math import prod
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final, cast
 
 import pytest
@@ -12,11 +15,11 @@ from baton.deploy.cli import COMMANDS
 from baton.node.command import parse
 from baton.node.follower import OUTLIVE_S
 from baton.node.startup.arguments import SHUTDOWN_TIMEOUT_S, control_port
-from baton.node.startup.flags import count_of, refuse_owned
+from baton.node.startup.flags import ranks_of, refuse_owned
 from baton.node.startup.hosts import Hosts, hosts_of
 from baton.proxy.__main__ import command_line
 from baton.proxy.nodes.health_probe import HEALTH_PATH
-from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
+from tests.support.kubernetes.render import Object, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
 SPARE_S: Final = 10
@@ -27,19 +30,18 @@ def _component(template: Object) -> str:
     return str(template["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
-def _loaded(overlay: str, component: str, folder: Path) -> BatonConfig:
+@cache
+def _loaded(overlay: str, component: str) -> BatonConfig:
     """Load the file of a component as its pods do, with their environment."""
     template = _template(overlay, component)
     volume = next(each for each in template["spec"]["volumes"] if each["name"] == "config")
-    (content,) = [
-        each["data"]["baton.yaml"]
-        for each in render(overlay)
-        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == volume["configMap"]["name"]
-    ]
-    file = folder / "baton.yaml"
-    file.write_text(content)
+    settings = named(render(overlay), "ConfigMap", re.sub(r"-[a-z0-9]{10}$", "", volume["configMap"]["name"]))
+    assert settings["metadata"]["name"] == volume["configMap"]["name"]
     environ = {each["name"]: each["value"] for each in _container(template).get("env", ()) if "value" in each}
-    return load({}, environ, file).config
+    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(settings["data"]["baton.yaml"])
+        file.flush()
+        return load({}, environ, Path(file.name)).config
 
 
 def _template(overlay: str, component: str) -> Object:
@@ -55,14 +57,21 @@ def _node(config: BatonConfig, role: str) -> NodeConfig:
     return config.prefill_node if role == "prefill" else config.decode_node
 
 
+def _grace_s(template: Object) -> int:
+    return int(template["spec"]["terminationGracePeriodSeconds"])
+
+
+def _hook_s(template: Object) -> int:
+    return int(_container(template)["lifecycle"]["preStop"]["sleep"]["seconds"])
+
+
 def _ports(template: Object) -> dict[str, int]:
     return {each["name"]: each["containerPort"] for each in _container(template)["ports"]}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_proxies_find_the_nodes_by_headless_services(overlay: str, tmp_path: Path) -> None:
+def test_proxies_find_the_nodes_by_headless_services(overlay: str) -> None:
     """A name stands for the addresses of all ready pods, at the port at which the nodes listen."""
-    config = _loaded(overlay, "proxy", tmp_path)
+    config = _loaded(overlay, "proxy")
     services = {each["metadata"]["name"]: each["spec"] for each in render(overlay) if each["kind"] == "Service"}
 
     for role, urls in (("prefill", config.proxy.prefill), ("decode", config.proxy.decode)):
@@ -72,25 +81,23 @@ def test_proxies_find_the_nodes_by_headless_services(overlay: str, tmp_path: Pat
         assert not services[role].get("publishNotReadyAddresses")
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ports_are_those_of_the_configuration(overlay: str, tmp_path: Path) -> None:
+def test_ports_are_those_of_the_configuration(overlay: str) -> None:
     """Probes, policies and Services name the container's ports."""
-    assert _ports(_template(overlay, "proxy")) == {"http": _loaded(overlay, "proxy", tmp_path).proxy.port}
+    assert _ports(_template(overlay, "proxy")) == {"http": _loaded(overlay, "proxy").proxy.port}
     for role in NODES:
-        node = _node(_loaded(overlay, role, tmp_path), role)
+        node = _node(_loaded(overlay, role), role)
         control = {"control": control_port(node)} if role == "prefill" else {}
         assert _ports(_template(overlay, role)) == {"http": node.port} | control
         assert node.host == "0.0.0.0"
         assert node.model  # a node by itself has no default
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_files_that_the_configuration_names_are_mounted(overlay: str, tmp_path: Path) -> None:
+def test_files_that_the_configuration_names_are_mounted(overlay: str) -> None:
     """The cluster secret everywhere, the admin token and the API keys on proxies alone."""
-    proxy = _loaded(overlay, "proxy", tmp_path)
+    proxy = _loaded(overlay, "proxy")
     wanted = {
         "proxy": {proxy.cluster.secret_file, proxy.proxy.admin_token_file, proxy.proxy.api_keys_file},
-        **{role: {_loaded(overlay, role, tmp_path).cluster.secret_file} for role in NODES},
+        **{role: {_loaded(overlay, role).cluster.secret_file} for role in NODES},
     }
 
     for component, files in wanted.items():
@@ -100,35 +107,24 @@ def test_files_that_the_configuration_names_are_mounted(overlay: str, tmp_path: 
         assert {str(file.parent) for file in files if file} == folders
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_pods_get_the_time_that_their_end_takes(overlay: str, tmp_path: Path) -> None:
-    """The hook, the drain, vLLM's own end, and something to spare, before Kubernetes kills."""
-    proxy = _template(overlay, "proxy")["spec"]
-    stop_s = _loaded(overlay, "proxy", tmp_path).serve.stop_timeout_s
-    hook_s = proxy["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert proxy["terminationGracePeriodSeconds"] >= hook_s + stop_s + SPARE_S
+def test_pods_get_the_time_that_their_end_takes(overlay: str) -> None:
+    """The hook, the drain, vLLM's own end, and something to spare, before Kubernetes kills.
+
+    A node leaves the name before it drains: answers may be as old as the cluster's DNS keeps them, and what others replace
+    goes with the answer after (proxy/nodes/dns.py).
+    """
+    proxy = _loaded(overlay, "proxy")
+    template = _template(overlay, "proxy")
+    assert _grace_s(template) >= _hook_s(template) + proxy.serve.stop_timeout_s + SPARE_S
 
     for role in NODES:
-        drain_s = _node(_loaded(overlay, role, tmp_path), role).drain_timeout_s
-        spec = _template(overlay, role)["spec"]
-        hook_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert spec["terminationGracePeriodSeconds"] >= hook_s + drain_s + SHUTDOWN_TIMEOUT_S + SPARE_S
+        drain_s = _node(_loaded(overlay, role), role).drain_timeout_s
+        template = _template(overlay, role)
+        assert _grace_s(template) >= _hook_s(template) + drain_s + SHUTDOWN_TIMEOUT_S + SPARE_S
+        assert _hook_s(template) >= COREDNS_CACHE_S + 2 * proxy.proxy.dns_interval_s
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_a_node_leaves_the_name_before_it_drains(overlay: str, tmp_path: Path) -> None:
-    """So that proxies have stopped to send it work: answers may be as old as the cluster's DNS keeps them."""
-    interval_s = _loaded(overlay, "proxy", tmp_path).proxy.dns_interval_s
-
-    for role in NODES:
-        hook_s = _container(_template(overlay, role))["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert (
-            hook_s >= COREDNS_CACHE_S + 2 * interval_s
-        )  # what others replace goes with the answer after (proxy/nodes/dns.py)
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_nodes_are_started_as_the_command_wants_it(overlay: str, tmp_path: Path) -> None:
+def test_nodes_are_started_as_the_command_wants_it(overlay: str) -> None:
     """A command that there is, the mounted file, and flags of vLLM's that a node passes on."""
     for component in ("proxy", *NODES):
         template = _template(overlay, component)
@@ -143,10 +139,9 @@ def test_nodes_are_started_as_the_command_wants_it(overlay: str, tmp_path: Path)
             parsed = command_line().parse_args if component == "proxy" else partial(parse, component)
             assert str(parsed(container["args"][1:])).count("/etc/baton/baton.yaml") == 1
         if component in NODES:
-            refuse_owned(_node(_loaded(overlay, component, tmp_path), component).vllm_args)
+            refuse_owned(_node(_loaded(overlay, component), component).vllm_args)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_probes_ask_what_answers(overlay: str) -> None:
     """At the port of the container; a proxy without nodes is alive and not ready, a node says both by its health."""
     for template in pod_templates(render(overlay)).values():
@@ -162,62 +157,46 @@ def test_probes_ask_what_answers(overlay: str) -> None:
             assert paths == dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), HEALTH_PATH)
 
 
-def test_rdma_is_asked_for_where_the_devices_are(tmp_path: Path) -> None:
-    """On both kinds of node; elsewhere it is TCP."""
-    for role in NODES:
-        assert _loaded("rdma", role, tmp_path).transfer.protocol == "rdma"
-        assert _loaded("cuda", role, tmp_path).transfer.protocol == "tcp"
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_both_kinds_of_node_read_the_same_file(overlay: str) -> None:
-    """What stands in `transfer`, and the model, must not differ."""
+    """What stands in `transfer`, and the model, must not differ; RDMA is asked for where the devices are."""
     volumes = [
         next(each["configMap"] for each in _template(overlay, role)["spec"]["volumes"] if each["name"] == "config")
         for role in NODES
     ]
 
     assert volumes[0] == volumes[1]
+    assert _loaded(overlay, "decode").transfer.protocol == ("rdma" if overlay == "rdma" else "tcp")
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_there_are_control_ports_for_every_rank(overlay: str, tmp_path: Path) -> None:
+def test_there_are_control_ports_for_every_rank(overlay: str) -> None:
     """A prefill node listens on one for each; the policy names a range."""
-    node = _loaded(overlay, "prefill", tmp_path).prefill_node
+    node = _loaded(overlay, "prefill").prefill_node
     policy = named(render(overlay), "NetworkPolicy", "decode-to-prefill-control")
     (ports,) = policy["spec"]["ingress"][0]["ports"]
-    ranks = 1
-    for flags in (
-        ("--tensor-parallel-size", "-tp"),
-        ("--pipeline-parallel-size", "-pp"),
-        ("--data-parallel-size", "-dp"),
-    ):
-        ranks *= count_of(node.vllm_args, *flags)
 
     assert ports["port"] == control_port(node)
-    assert ports["endPort"] >= control_port(node) + ranks - 1
+    assert ports["endPort"] >= control_port(node) + prod(ranks_of(node.vllm_args)) - 1
 
 
 @pytest.mark.parametrize("role", NODES)
-def test_a_node_over_several_hosts_is_started_alike_on_all_of_them(role: str, tmp_path: Path) -> None:
+def test_a_node_over_several_hosts_is_started_alike_on_all_of_them(role: str) -> None:
     """The flags that `group.sh` adds make it one node, of whose hosts this is one."""
     group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
     leader, worker = (_container(group[f"{part}Template"]) for part in ("leader", "worker"))
     assert leader["command"] == worker["command"]
     assert leader["env"] == worker["env"]
     assert leader["lifecycle"] == worker["lifecycle"]
-    args = _node(_loaded("multi-host", role, tmp_path), role).vllm_args
+    args = _node(_loaded("multi-host", role), role).vllm_args
 
     for index in range(group["size"]):
         added = ("--nnodes", str(group["size"]), "--node-rank", str(index), "--master-addr", "first.example")
         assert hosts_of((*args, *added)) == Hosts(count=2, rank=index, ranks_here=8)
 
 
-def test_further_hosts_outlive_the_first_one(tmp_path: Path) -> None:
+def test_further_hosts_outlive_the_first_one() -> None:
     """All pods of a group are told to stop at once, and the leader's drain needs every rank."""
     for role in NODES:
         group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
-        spec = group["workerTemplate"]["spec"]
-        drain_s = _node(_loaded("multi-host", role, tmp_path), role).drain_timeout_s
-        hook_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert spec["terminationGracePeriodSeconds"] >= hook_s + drain_s + OUTLIVE_S
+        template = group["workerTemplate"]
+        drain_s = _node(_loaded("multi-host", role), role).drain_timeout_s
+        assert _grace_s(template) >= _hook_s(template) + drain_s + OUTLIVE_S

@@ -1,9 +1,7 @@
 """`group.sh` among stubs: every host of a node starts its part, once it can find the first one."""
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Final
@@ -11,65 +9,30 @@ from typing import Final
 import pytest
 
 from tests.support.kubernetes.render import FOLDER
+from tests.support.stub_commands import WAIT_S, StubCommands
 
 SCRIPT: Final = FOLDER / "overlays" / "multi-host" / "group.sh"
 ADDRESS: Final = "leader.example"
-WAIT_S: Final = 30
-
-
-class Host:
-    """A PATH with stubs that write down what they are told, and the environment that a pod of a group has."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = folder / "log"
-        self.environ = {
-            "PATH": str(folder),
-            "LWS_GROUP_SIZE": "2",
-            "LWS_LEADER_ADDRESS": ADDRESS,
-            "WORKER_INDEX": "1",
-            "POD_IP": "10.0.0.7",
-            "JOIN_S": "20",
-        }
-        for tool in ("bash", "sleep"):
-            (folder / tool).symlink_to(shutil.which(tool) or "")
-        self.stub("getent", "")
-        self.stub("baton", "")
-
-    def stub(self, name: str, script: str) -> None:
-        """Put a command there."""
-        path = self.folder / name
-        path.write_text(f'#!{shutil.which("bash")}\necho {name} "$@" >>{self.log}\n{script}\n')
-        path.chmod(0o755)
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        """Start the script."""
-        return subprocess.Popen([SCRIPT, *arguments], env=self.environ, stderr=subprocess.PIPE, text=True)
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        """Run the script; return its status and what it complained of."""
-        with self.start(*arguments) as process:
-            _, said = process.communicate(timeout=WAIT_S)
-        return process.returncode, said
-
-    def told(self) -> list[str]:
-        """Return the commands that were run."""
-        return self.log.read_text().splitlines()
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """The second host of a group of two."""
-    return Host(tmp_path)
+def host(tmp_path: Path) -> StubCommands:
+    """The second host of a group of two, with the environment that its pod has."""
+    made = StubCommands(tmp_path, "bash", "sleep")
+    made.stub("getent")
+    made.stub("baton")
+    made.environ |= {"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": ADDRESS, "WORKER_INDEX": "1"}
+    made.environ |= {"POD_IP": "10.0.0.7", "JOIN_S": "20"}
+    return made
 
 
 @pytest.mark.parametrize("index", ["0", "1"])
-def test_every_host_starts_its_part_of_the_node(host: Host, index: str) -> None:
+def test_every_host_starts_its_part_of_the_node(host: StubCommands, index: str) -> None:
     """The same command but for its number and its own address."""
     host.environ["WORKER_INDEX"] = index
 
-    assert host.run("prefill") == (0, "")
-    looked, started = host.told()
+    assert host.run(SCRIPT, "prefill") == (0, "")
+    looked, started = host.calls()
     assert looked == f"getent hosts {ADDRESS}"
     assert started == (
         "baton prefill --config /etc/baton/baton.yaml --advertise-host 10.0.0.7 "
@@ -77,26 +40,26 @@ def test_every_host_starts_its_part_of_the_node(host: Host, index: str) -> None:
     )
 
 
-def test_a_host_waits_until_the_first_one_has_a_name(host: Host) -> None:
+def test_a_host_waits_until_the_first_one_has_a_name(host: StubCommands) -> None:
     """Pods of a group start in any order."""
     host.stub("getent", f"[ -e {host.folder}/asked ] || {{ >{host.folder}/asked; exit 2; }}")
 
-    assert host.run("decode")[0] == 0
-    assert [line.split()[0] for line in host.told()] == ["getent", "getent", "baton"]
+    assert host.run(SCRIPT, "decode")[0] == 0
+    assert [line.split()[0] for line in host.calls()] == ["getent", "getent", "baton"]
 
 
-def test_a_host_whose_leader_never_comes_ends(host: Host) -> None:
+def test_a_host_whose_leader_never_comes_ends(host: StubCommands) -> None:
     """With a sentence that names the leader; the group is made anew then."""
     host.environ["JOIN_S"] = "0"
     host.stub("getent", "exit 2")
 
-    assert host.run("prefill") == (1, f"group: no leader at {ADDRESS} within 0 s\n")
+    assert host.run(SCRIPT, "prefill") == (1, f"group: no leader at {ADDRESS} within 0 s\n")
 
 
-def test_sigterm_reaches_the_node(host: Host) -> None:
+def test_sigterm_reaches_the_node(host: StubCommands) -> None:
     """It drains then: a shell in between would keep the signal to itself."""
     host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nfor ((i = 0; i < 400; i++)); do sleep 0.05; done")
-    with host.start("prefill") as process:
+    with host.start(SCRIPT, "prefill") as process:
         deadline = time.monotonic() + WAIT_S
         while not (host.folder / "up").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -106,9 +69,9 @@ def test_sigterm_reaches_the_node(host: Host) -> None:
     assert process.returncode == 7
 
 
-def test_another_word_is_refused(host: Host) -> None:
+def test_another_word_is_refused(host: StubCommands) -> None:
     """Rather than to do nothing."""
-    status, said = host.run("worker")
+    status, said = host.run(SCRIPT, "worker")
 
     assert status == 2
     assert "not 'worker'" in said

@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from tests.support.kubernetes.policies import Place, let_in
-from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
+from tests.support.kubernetes.render import Object, pod_templates, render
 
 PROXY, PREFILL, DECODE = "proxy", "prefill", "decode"
 STRANGER: Final = "stranger"  # a pod of another namespace
@@ -34,7 +34,6 @@ def reaches(overlay: str, source: str, target: str, port: int) -> bool:
     return let_in(objects, _place(objects, source), _place(objects, target), port)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_the_work_needs_is_open(overlay: str) -> None:
     """Clients to proxies, proxies to nodes, decode nodes to control ports, prefill nodes to data ports."""
     assert reaches(overlay, STRANGER, PROXY, HTTP[PROXY])
@@ -44,7 +43,6 @@ def test_what_the_work_needs_is_open(overlay: str) -> None:
     assert all(reaches(overlay, PREFILL, DECODE, port) for port in DATA)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("who", [PROXY, STRANGER, NEIGHBOUR, PROMETHEUS])
 def test_nobody_else_reaches_control_and_data(overlay: str, who: str) -> None:
     """The data ports take writes from whoever reaches them."""
@@ -52,7 +50,6 @@ def test_nobody_else_reaches_control_and_data(overlay: str, who: str) -> None:
     assert not [target for target in (PREFILL, DECODE) for port in DATA if reaches(overlay, who, target, port)]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
     """KV goes one way: a prefill node's data ports are nobody's; nodes do not ask each other over HTTP."""
     assert not [port for port in DATA if reaches(overlay, DECODE, PREFILL, port)]
@@ -60,7 +57,6 @@ def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
     assert not reaches(overlay, DECODE, PREFILL, HTTP[PREFILL])
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("role", [PREFILL, DECODE])
 def test_nodes_of_one_kind_are_fenced_from_each_other(overlay: str, role: str) -> None:
     """Unless a node is several pods, which talk to each other at ports that nobody knows beforehand."""
@@ -69,18 +65,9 @@ def test_nodes_of_one_kind_are_fenced_from_each_other(overlay: str, role: str) -
     assert set(inside) == {overlay == "multi-host"}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_nodes_http_is_for_proxies_and_prometheus(overlay: str) -> None:
     """It is plain, and vLLM's own routes are behind it."""
     for role in (PREFILL, DECODE):
         assert not reaches(overlay, STRANGER, role, HTTP[role])
         assert not reaches(overlay, NEIGHBOUR, role, HTTP[role])
         assert reaches(overlay, PROMETHEUS, role, HTTP[role]) is (overlay != "cpu")
-
-
-def test_without_the_policies_all_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests see policies at work, not their own idea of them."""
-    open_door = tuple(each for each in render("cpu") if each["kind"] != "NetworkPolicy")
-    monkeypatch.setattr("tests.unit.kubernetes.test_network.render", lambda _: open_door)
-
-    assert reaches("cpu", STRANGER, DECODE, DATA[0])

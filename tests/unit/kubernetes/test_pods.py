@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import pytest
 
-from baton.contracts.configuration.load import ConfigError, load
 from baton.kv_connector.engine.port_memory import shared_path
 from tests.support.compose import compose_files, rendered
 from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
@@ -38,7 +37,6 @@ def template(overlay: str, name: str) -> Object:
     return pod_templates(render(overlay))[name]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_these_are_all(overlay: str) -> None:
     """A template that is added is tested too."""
     assert set(pod_templates(render(overlay))) == set(TEMPLATES[overlay])
@@ -90,57 +88,31 @@ def test_every_mount_has_a_volume(overlay: str, template: Object) -> None:
     }
     volumes = {each["name"] for each in template["spec"]["volumes"]}
 
+    mounts = _container(template)["volumeMounts"]
+
     assert not claims & volumes
-    assert {each["name"] for each in _container(template)["volumeMounts"]} == claims | volumes
-
-
-@every_template
-def test_secrets_are_mounted_as_whole_folders(overlay: str, template: Object) -> None:
-    """Baton follows the files, and what is mounted with a subPath never changes."""
-    assert not [each for each in _container(template)["volumeMounts"] if "subPath" in each]
-
-
-@every_template
-def test_service_names_do_not_become_settings(overlay: str, template: Object) -> None:
-    """Kubernetes would set BATON_PROXY_PORT=tcp://… for the Service `baton-proxy`, which is Baton's name for a setting."""
-    assert template["spec"]["enableServiceLinks"] is False
-
-
-def test_they_would_be_refused_if_they_did() -> None:
-    """The reason for the test above, as Kubernetes words it."""
-    links = {"BATON_PROXY_PORT": "tcp://10.96.0.7:8000", "BATON_PROXY_SERVICE_HOST": "10.96.0.7"}
-
-    with pytest.raises(ConfigError) as refused:
-        load({}, links, None)
-    assert all(name in str(refused.value) for name in links)
+    assert {each["name"] for each in mounts} == claims | volumes
+    assert not [each for each in mounts if "subPath" in each]  # Baton follows files, and these never change
 
 
 @every_template
 def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
-    """As the level `restricted` asks for; nodes with RDMA alone are another case."""
+    """As the level `restricted` asks for, which the namespace enforces; RDMA's capability needs another level."""
     spec, container = template["spec"], _container(template)
+    pod = {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}}
+    locked = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    if overlay == "rdma" and container["name"] == "node":
+        # Added capabilities are not in effect unless the user is root, so it is root, with the one that pins memory.
+        locked |= {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}, "runAsUser": 0, "runAsNonRoot": False}
+    (namespace,) = [each for each in render(overlay) if each["kind"] == "Namespace"]
+    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
 
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == USER
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod.items() <= spec["securityContext"].items()
+    assert container["securityContext"] == locked
     assert spec["automountServiceAccountToken"] is False
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     assert not [each for each in spec["volumes"] if "hostPath" in each]
-    if overlay != "rdma" or container["name"] != "node":
-        assert not {"runAsUser", "runAsNonRoot"} & container["securityContext"].keys()
-        assert "add" not in container["securityContext"]["capabilities"]
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_node_with_rdma_can_pin_its_cache(role: str) -> None:
-    """What Kubernetes adds to a user's capabilities is not in effect unless the user is root, so it is root, with that one alone."""
-    security = _container(pod_templates(render("rdma"))[f"StatefulSet/{role}"])["securityContext"]
-
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
-    assert (security["runAsUser"], security["runAsNonRoot"]) == (0, False)
+    assert level == ("privileged" if overlay == "rdma" else "restricted")
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
@@ -152,13 +124,10 @@ def test_a_node_on_npus_may_open_them(role: str) -> None:
     assert [str(group) for group in pod["supplementalGroups"]] == composed
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_namespace_asks_for_it(overlay: str) -> None:
-    """Also of pods that others put there; RDMA's capability needs another level."""
-    (namespace,) = [each for each in render(overlay) if each["kind"] == "Namespace"]
-    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-
-    assert level == ("privileged" if overlay == "rdma" else "restricted")
+@every_template
+def test_service_names_do_not_become_settings(overlay: str, template: Object) -> None:
+    """Kubernetes would set BATON_PROXY_PORT=tcp://… for the Service `baton-proxy`, which is a setting's name and refused."""
+    assert template["spec"]["enableServiceLinks"] is False
 
 
 @every_template
@@ -186,7 +155,6 @@ def test_a_pod_spreads_has_resources_and_a_hook(overlay: str, template: Object) 
     assert container["lifecycle"]["preStop"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_images_are_ours_of_this_version(overlay: str) -> None:
     """None is left at the base's placeholder."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -195,7 +163,6 @@ def test_images_are_ours_of_this_version(overlay: str) -> None:
     assert images == {f"{name}:{version}" for name in IMAGES[overlay]}
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("component", ["proxy", "prefill", "decode"])
 def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> None:
     """Each component has a Service and a PodDisruptionBudget, whose labels its pods have."""
@@ -223,7 +190,6 @@ def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> N
     assert all(asked.items() <= each.items() for each in labels)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_one_thing_sets_the_number_of_proxies(overlay: str) -> None:
     """Where an autoscaler does, applying the overlay again must not set it back."""
     objects = render(overlay)

@@ -21,15 +21,9 @@ def alerts() -> list[tuple[str, str]]:
     return [(rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
 
 
-@pytest.mark.parametrize(("name", "expression"), [pytest.param(*each, id=each[0]) for each in alerts()])
-def test_an_alert_asks_for_what_there_is(name: str, expression: str) -> None:
-    """Series, labels, and the values that a label can have: an alert on anything else never fires."""
-    assert problems(expression) == []
-
-
-@pytest.mark.parametrize(("where", "expression"), expressions())
-def test_a_panel_asks_for_what_there_is(where: str, expression: str) -> None:
-    """Variables too."""
+@pytest.mark.parametrize(("where", "expression"), [*alerts(), *expressions()])
+def test_alerts_and_panels_ask_for_what_there_is(where: str, expression: str) -> None:
+    """Series, labels, and the values that a label can have; variables too. An alert on anything else never fires."""
     assert problems(expression) == [], where
 
 

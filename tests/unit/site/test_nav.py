@@ -3,34 +3,10 @@ from pathlib import Path
 import pytest
 
 from tests.site.build import fetched, markdown_problems
+from tests.site.markdown_links import problems
 from tests.site.nav import NavError, read
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "CHANGELOG.md", "docs/a.md", "docs/more/README.md", "docs/more/1.md", "docs/more/2.md")
-
-
-def repository(root: Path, nav: str) -> Path:
-    """Some pages and a navigation."""
-    for page in PAGES:
-        file = root / page
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("# T\n")
-    (root / "docs" / "nav.yaml").write_text(nav)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("nav", "wrong"),
-    [
-        ("One: [docs/more/]\n", "docs/nav.yaml has no place for docs/a.md"),
-        ("One: [docs/a.md, docs/more/, docs/a.md]\n", "docs/nav.yaml names docs/a.md twice"),
-        ("One: [docs/a.md, docs/b.md, docs/more/]\n", "docs/nav.yaml names docs/b.md, which is not there"),
-    ],
-)
-def test_each_difference_is_named(tmp_path: Path, nav: str, wrong: str) -> None:
-    """A page without a place would be found by search alone."""
-    with pytest.raises(NavError, match=f"^{wrong}$"):
-        read(repository(tmp_path, nav))
 
 
 def test_every_page_of_this_repository_has_a_place() -> None:
@@ -44,19 +20,50 @@ def test_every_link_of_this_repositorys_pages_leads_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("nav", "wrong"),
     [
-        ('<script src="https://cdn.example.org/x.js"></script>', True),
-        ('<link rel="stylesheet" href="//fonts.example.org/f">', True),
-        ('<style>p { background: url("https://example.org/p.png") }</style>', True),
-        (
-            '<link rel="canonical" href="https://example.org/"><img src="p.png"><a href="https://example.org">x</a>',
-            False,
-        ),
+        ("One: []\n", "docs/nav.yaml has no place for docs/a.md"),
+        ("One: [docs/a.md, docs/a.md]\n", "docs/nav.yaml names docs/a.md twice"),
+        ("One: [docs/a.md, docs/b.md]\n", "docs/nav.yaml names docs/b.md, which is not there"),
     ],
 )
-def test_what_a_browser_would_fetch_from_elsewhere_is_named(text: str, wrong: bool, tmp_path: Path) -> None:
-    """Links are for the reader to follow, or not."""
-    (tmp_path / "a.html").write_text(text)
+def test_a_page_that_is_not_named_exactly_once_is_told(tmp_path: Path, nav: str, wrong: str) -> None:
+    """A page without a place would be found by search alone."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n")
+    (tmp_path / "docs" / "nav.yaml").write_text(nav)
 
-    assert bool(fetched(tmp_path)) is wrong
+    with pytest.raises(NavError, match=f"^{wrong}$"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("link", "wrong"),
+    [
+        ("[a](other.md#d--p-or-kv_verify)", ""),
+        ("`[code](no.md)`", ""),
+        ("[a](missing.md)", "missing.md: there is no such file"),
+        ("| [a](other.md#nothing) |\n|---|", "other.md#nothing: there is no such heading"),
+        ("![a](../outside.md)", "../outside.md: leads out of the repository"),
+        ("<https://nowhere>", "https://nowhere: no name of a host"),
+    ],
+)
+def test_each_kind_of_wrong_link_is_named(tmp_path: Path, link: str, wrong: str) -> None:
+    """Wherever it stands, with file, line and reason; a right one is not mentioned."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "page.md").write_text(f"# This\n\n{link}\n")
+    (root / "other.md").write_text("# D → P, or `kv_verify`\n")
+    (tmp_path / "outside.md").touch()
+
+    assert problems(root, [root / "page.md"]) == ([f"page.md:3: {wrong}"] if wrong else [])
+
+
+def test_what_a_browser_would_fetch_from_elsewhere_is_named(tmp_path: Path) -> None:
+    """Links are for the reader to follow, or not."""
+    page = tmp_path / "a.html"
+    page.write_text('<link rel="canonical" href="https://e.org/"><img src="p.png"><a href="https://e.org">x</a>')
+    assert fetched(tmp_path) == []
+
+    page.write_text('<script src="https://e.org/x.js"></script><style>p { background: url("//e.org/p.png") }</style>')
+    assert len(fetched(tmp_path)) == 2

@@ -5,43 +5,21 @@ from typing import Any
 import msgspec
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, Role
-from baton.contracts.node_info import Fingerprint, NodeInfo, RegionInfo
+from baton.contracts.node_info import NodeInfo, RegionInfo
 from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.fit import Known
+from tests.support.described import fingerprint, node_info
 
-FINGERPRINT = Fingerprint(
-    weights="w1",
-    dtype="float32",
-    kv_cache_dtype="float32",
-    quantization="none",
-    rope="r1",
-    attention="CPU_ATTN/vec",
-    block_size_tokens=128,
-)
+FINGERPRINT = fingerprint(128)
 REGION = RegionInfo(name="layer.0", layer=0, base_addr=4096, block_bytes=1024, stride_bytes=1024, num_blocks=10)
 VERSIONS = {"baton": "0.1.0", "vllm": "0.32.0", "mooncake": "0.3.13", "protocol": str(PROTOCOL_VERSION)}
 
 
 def info(_role: Role, **changes: Any) -> NodeInfo:
     """A ready node."""
-    found = NodeInfo(
-        role=_role,
-        state="ready",
-        model="/m",
-        served_models=["m"],
-        max_model_len_tokens=4096,
-        incarnation="1",
-        tensor_parallel_size=1,
-        pipeline_parallel_size=1,
-        data_parallel_size=1,
-        control_addresses=["tcp://10.0.0.1:9100"] if _role == "prefill" else [],
-        fingerprint=FINGERPRINT,
-        regions=[REGION],
-        num_blocks=10,
-        layer_sync="event",
-        versions=VERSIONS,
-    )
-    return msgspec.structs.replace(found, **changes)
+    addresses = ["tcp://10.0.0.1:9100"] if _role == "prefill" else []
+    plain = {"control_addresses": addresses, "fingerprint": FINGERPRINT, "regions": [REGION], "versions": VERSIONS}
+    return msgspec.structs.replace(node_info(_role), **(plain | changes))
 
 
 def machine(**changes: Any) -> Machine:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.doctor.catalogue import CATALOGUE, MACHINE, NODE, PAIR, Finding, table
+from baton.deploy.doctor.catalogue import CATALOGUE, table
 from baton.deploy.doctor.fit import DIFFERENCES
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -27,22 +27,9 @@ def test_every_kind_of_finding_is_made_somewhere() -> None:
     assert codes_in_code() == set(CATALOGUE)
 
 
-def test_a_code_stands_for_one_kind() -> None:
-    """The three parts share no code."""
-    assert len(CATALOGUE) == len(MACHINE) + len(NODE) + len(PAIR)
-
-
 def test_the_page_has_the_catalogue_as_it_is() -> None:
     """`python -m baton.deploy.doctor.catalogue` prints what stands in docs/doctor.md."""
     assert table() in PAGE.read_text()
-
-
-def test_a_finding_says_its_own_fix_or_that_of_its_kind() -> None:
-    """Where more is known, more is said."""
-    finding = Finding(code="port", where="here", what="taken")
-
-    assert finding.fix == CATALOGUE["port"].fix
-    assert Finding(code="port", where="here", what="taken", fix_here="Do this.").fix == "Do this."
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

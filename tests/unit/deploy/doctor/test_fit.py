@@ -12,14 +12,12 @@ from baton.deploy.doctor.fit import (
     DIFFERENCES,
     MIN_OPEN_FILES,
     Known,
-    control_addresses,
     diagnose_machine,
     diagnose_node,
     diagnose_pair,
     diagnose_versions,
-    token_bytes,
 )
-from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, info, machine, prefill
+from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, machine, prefill
 
 CARD = RdmaDevice(name="mlx5_0", active=True)
 UNPLUGGED = RdmaDevice(name="mlx5_0", active=False)
@@ -142,19 +140,6 @@ def test_different_releases_are_named_with_the_odd_node(component: str) -> None:
     assert finding.code == "versions"
     assert finding.where == "http://odd:1"
     assert f"{component} 0.0.9 on http://odd:1" in finding.what
-
-
-def test_addresses_of_several_ranks_are_taken_apart() -> None:
-    """One entry for each engine, its ranks joined by commas."""
-    found = info("prefill", control_addresses=["tcp://a:1,tcp://a:2", "tcp://b:1"])
-
-    assert control_addresses(found) == ["tcp://a:1", "tcp://a:2", "tcp://b:1"]
-
-
-def test_the_kv_of_a_token_is_that_of_a_block_divided() -> None:
-    """Of all regions together; unknown before the cache is there."""
-    assert token_bytes(info("prefill", regions=[REGION, REGION])) == 2 * 1024 / 128
-    assert token_bytes(info("prefill", regions=[], fingerprint=None)) is None
 
 
 @pytest.mark.parametrize(
