@@ -48,7 +48,6 @@ class Caches:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """The memory to register with the transfer engine."""
         return storage_spans(self.regions, self.borders)
 
     @property
@@ -57,7 +56,6 @@ class Caches:
         return max(sum(region.block_bytes for region in layer) for layer in self.by_layer())
 
     def by_layer(self) -> list[list[Region]]:
-        """The regions of each layer."""
         layers: dict[int, list[Region]] = {}
         for region in self.regions:
             layers.setdefault(region.layer, []).append(region)
