@@ -44,8 +44,7 @@ def test_the_node_hears_of_a_reservation(tmp_path: Path) -> None:
     async def wait(ranks: Ranks) -> bool:
         outcomes = Outcomes(tmp_path)
         outcomes.start()
-        ranks.ask("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.hand_over()
         heard = await outcomes.wait_until_reserved("a", 20)
         outcomes.stop()
         return heard
@@ -279,8 +278,7 @@ def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
 def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
     """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly. It is remembered, not measured."""
     with Ranks(tmp_path) as ranks:
-        ranks.ask("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        send_a_block(ranks)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
         ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
