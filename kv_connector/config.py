@@ -64,11 +64,9 @@ class ConnectorConfig:
         return self.control_port and self.control_port + self.engine * ranks + index
 
     def secret(self) -> ClusterSecret:
-        """Read the cluster secret."""
         return read_secret(self.secret_file)
 
     def handoff(self, pool_blocks: int) -> HandoffSettings:
-        """The bounds of the hand-off for a pool of `pool_blocks`."""
         transfer = self.transfer
         return HandoffSettings(
             beat_interval_s=transfer.beat_interval_s,

@@ -152,7 +152,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             self._worker.void(kv_connector_metadata)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """A step begins."""
         super().bind_connector_metadata(connector_metadata)
         match self._worker, connector_metadata:
             case PrefillWorker() as prefill, PrefillStep() as step:
@@ -172,7 +171,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
-        """A layer's KV has been issued."""
         if isinstance(self._worker, PrefillWorker):
             self._worker.layer_written(layer_name)
 
@@ -229,7 +227,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     # --- scheduler ---
 
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
-        """The scheduler has its block pool."""
         if self._scheduler is not None:
             self._scheduler.bind_pool(gpu_block_pool, cache_manager_of(self))
             self._status = StatusServer(self._config.engine_dir / "scheduler.sock", self._scheduler.snapshot)
@@ -247,7 +244,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             self._scheduler.addresses = [rank.address for rank in ranks if rank.address]
 
     def on_new_request(self, request: "Request") -> None:
-        """A request has arrived."""
         if self._scheduler is not None:
             self._scheduler.add_request(request)
 
@@ -262,17 +258,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         return tuple(range(len(self._kv_cache_config.kv_cache_groups)))
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        """Blocks are allocated for a request."""
         if isinstance(self._scheduler, DecodeScheduler):
             self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
-        """Tell the workers about this step."""
         assert self._scheduler is not None  # only the scheduler's connector is asked
         return self._scheduler.take_step(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        """Take in the workers' results."""
         if isinstance(self._scheduler, PrefillScheduler):
             self._scheduler.update(connector_output.finished_sending or set())
         elif isinstance(self._scheduler, DecodeScheduler):

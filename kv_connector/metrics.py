@@ -54,11 +54,7 @@ def families(
 ) -> list[Metric]:
     """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
 
-    Args:
-        role: Of the node.
-        scheduler: The scheduler's snapshot.
-        worker: The worker's.
-        refused: What was turned away before it reached either of them, by kind.
+    `refused`: what was turned away before it reached scheduler or worker, by kind.
 
     Raises:
         msgspec.ValidationError: not a snapshot of this version's connector.
@@ -72,7 +68,10 @@ def families(
     )
     pool = msgspec.convert(scheduler, _Scheduler)
     own = _of_prefill(rank) if role == "prefill" else _of_decode(pool, rank)
-    return [*own, *_of_pool(pool.totals), sessions, _refused(added_up(pool.refused, rank.refused, refused or {}))]
+    counts = added_up(pool.refused, rank.refused, refused or {})
+    kinds = {kind.value: counts.get(kind, 0) for kind in Refused}
+    turned_away = _labelled("baton_refused", "What was turned away, by kind", "kind", kinds)
+    return [*own, *_of_pool(pool.totals), sessions, turned_away]
 
 
 def _of_pool(totals: Mapping[str, int]) -> list[Metric]:
@@ -95,12 +94,10 @@ def _of_prefill(worker: _Worker) -> list[Metric]:
     transfers = _transfers()
     for outcome in PREFILL_OUTCOMES:
         transfers.add_metric([outcome, ""], totals.get(outcome, 0))
-    pushes = CounterMetricFamily("baton_pushes", "Push calls that have ended, by result", labels=["result"])
-    pushes.add_metric(["ok"], totals.get("pushes", 0))
-    pushes.add_metric(["failed"], totals.get("failed_pushes", 0))
+    pushes = {"ok": totals.get("pushes", 0), "failed": totals.get("failed_pushes", 0)}
     return [
         transfers,
-        pushes,
+        _labelled("baton_pushes", "Push calls that have ended, by result", "result", pushes),
         CounterMetricFamily("baton_pushed_bytes", "KV in push calls that returned 0, bytes", totals.get("bytes", 0)),
         _verified({"mismatch": totals.get("mismatched", 0)}),
         histogram_family(
@@ -149,24 +146,21 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
     ]
 
 
-def _refused(counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily("baton_refused", "What was turned away, by kind", labels=["kind"])
-    for kind in Refused:
-        family.add_metric([kind.value], counts.get(kind, 0))
-    return family
-
-
 def _transfers() -> CounterMetricFamily:
     help_text = "Transfers that have ended, by outcome; a recomputed one has a class of reason"
     return CounterMetricFamily("baton_transfers", help_text, labels=["outcome", "reason"])
 
 
-def _verified(counts: Mapping[str, int]) -> CounterMetricFamily:
+def _verified(counts: Mapping[str, int]) -> Metric:
     help_text = "Transfers whose digests the decode node compared, by result"
-    verified = CounterMetricFamily("baton_verified_transfers", help_text, labels=["result"])
-    for result, count in counts.items():
-        verified.add_metric([result], count)
-    return verified
+    return _labelled("baton_verified_transfers", help_text, "result", counts)
+
+
+def _labelled(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
 
 
 def histogram_family(name: str, help_text: str, values: HistogramValues | None) -> HistogramMetricFamily:

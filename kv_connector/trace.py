@@ -38,35 +38,19 @@ _SPANS: Mapping[Role, Sequence[_Span]] = {
 }
 
 
-class _Drawn(NamedTuple):
-    """One transfer's spans."""
-
-    events: list[tuple[int, Event]]  # with their lanes
-
-    @property
-    def extent_us(self) -> tuple[int, int]:
-        """From its first to its last instant."""
-        begin = min(event["ts"] for _, event in self.events)
-        return begin, max(event["ts"] + event["dur"] for _, event in self.events)
-
-
 def trace_events(
     records: Iterable[Record], *, role: Role, process: int, name: str, wall_offset_s: float
 ) -> list[Event]:
     """Turn a node's records of ended transfers into events.
 
-    Args:
-        records: Of one node.
-        role: The node's.
-        process: A number that no other node of the trace has.
-        name: What the process is called.
-        wall_offset_s: Wall clock minus monotonic clock of this machine.
+    `process` is a number that no other node of the trace has; `wall_offset_s` is this machine's wall clock minus its
+    monotonic one.
     """
-    drawn = [found for record in records if (found := _draw(record, role, wall_offset_s)).events]
-    rows = rows_of([transfer.extent_us for transfer in drawn])
+    drawn = [found for record in records if (found := _draw(record, role, wall_offset_s))]
+    rows = rows_of([_extent_us(transfer) for transfer in drawn])
     events = list(_names(process, f"{name} (wall clock, approximate)", role, max(rows, default=-1) + 1))
     for transfer, row in zip(drawn, rows, strict=True):
-        events += (event | _thread(process, role, row, lane) for lane, event in transfer.events)
+        events += (event | _thread(process, role, row, lane) for lane, event in transfer)
     return events
 
 
@@ -82,17 +66,23 @@ def rows_of(extents: Sequence[tuple[int, int]]) -> list[int]:
     return rows
 
 
-def _draw(record: Record, role: Role, wall_offset_s: float) -> _Drawn:
+def _draw(record: Record, role: Role, wall_offset_s: float) -> list[tuple[int, Event]]:
+    """Return one transfer's spans with their lanes."""
     timings, origin_s = record["timings_s"], record[ORIGINS[role]] + wall_offset_s
     arguments = {key: value for key, value in record.items() if key not in ("timings_s", "prefill")}
-    drawn = _Drawn([])
+    drawn: list[tuple[int, Event]] = []
     for lane, name, begin, ends in _SPANS[role]:
         end = next((end for end in ends if end in timings), "")
         if begin in timings and end:
             at, until = (round((origin_s + timings[milestone]) * 1e6) for milestone in (begin, end))
             event = {"ph": "X", "cat": "baton", "name": name, "ts": at, "dur": until - at, "args": arguments}
-            drawn.events.append((lane, event))
+            drawn.append((lane, event))
     return drawn
+
+
+def _extent_us(drawn: Sequence[tuple[int, Event]]) -> tuple[int, int]:
+    begin = min(event["ts"] for _, event in drawn)
+    return begin, max(event["ts"] + event["dur"] for _, event in drawn)
 
 
 def _names(process: int, name: str, role: Role, rows: int) -> Iterator[Event]:

@@ -25,6 +25,7 @@ from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Res
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
+from baton.kv_connector.worker_side.sync import HOST_STREAM
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0
@@ -127,7 +128,7 @@ class PrefillRank:
             introduction=RankDescriptor("P", "prefill", Rank(), _FINGERPRINT, caches),
             engines=engines,
             incarnation=_PREFILL,
-            record=lambda: None,  # as on a CPU: what has been issued is complete
+            stream=HOST_STREAM,
             digests=lambda *_: b"",  # `kv_verify` is off
         )
         self.worker.start()

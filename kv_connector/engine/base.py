@@ -37,10 +37,6 @@ class SendingEngine(Protocol):
         """
         ...
 
-    def capacity(self, target: str) -> int:
-        """How many more copies may be in flight to `target` now; a larger submission fails."""
-        ...
-
 
 class ReceivingEngine(Protocol):
     """One fence domain of a decode rank."""

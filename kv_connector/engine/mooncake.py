@@ -37,12 +37,10 @@ class MooncakeReceiver:
 
     @property
     def session(self) -> str:
-        """See `ReceivingEngine.session`."""
         return self._session
 
     @property
     def is_gone(self) -> bool:
-        """Whether the engine has been destroyed."""
         return self._alive() is None
 
     def close(self) -> None:
@@ -75,7 +73,6 @@ class MooncakeFactory:
         *,
         host: str,
         protocol: str = "tcp",
-        device: str = "",
         max_in_flight: int = 1024,
         push_timeout_s: float = 10.0,
         ports: PortMemory | None = None,
@@ -85,8 +82,7 @@ class MooncakeFactory:
 
         Args:
             host: Address at which peers reach this process's memory.
-            protocol: Mooncake's transport.
-            device: Names of RDMA devices, comma-separated; empty for any.
+            protocol: Mooncake's transport; any of its devices.
             max_in_flight: Writes in flight per target, over all pushes.
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
             ports: Ports that receivers must not get, those of processes before this one included; a sender that was
@@ -100,7 +96,6 @@ class MooncakeFactory:
         prepare_environment(host, protocol)
         self._host = host
         self._protocol = protocol
-        self._device = device
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
         self._ports = ports or PortMemory()
@@ -108,7 +103,6 @@ class MooncakeFactory:
         self._made: list[MooncakeSender | MooncakeReceiver] = []
 
     def sender(self, spans: Sequence[Span]) -> MooncakeSender:
-        """See `EngineFactory.sender`."""
         engine, _ = self._start()
         sender = MooncakeSender(
             engine,
@@ -144,7 +138,6 @@ class MooncakeFactory:
         )
 
     def close(self) -> None:
-        """See `EngineFactory.close`."""
         while self._made:
             self._made.pop().close()
 
@@ -153,7 +146,7 @@ class MooncakeFactory:
 
         self._enter_device()
         engine = TransferEngine()
-        if status := engine.initialize(self._host, "P2PHANDSHAKE", self._protocol, self._device):
+        if status := engine.initialize(self._host, "P2PHANDSHAKE", self._protocol, ""):
             raise EngineError(f"Mooncake does not start ({self._protocol} on {self._host}): {status}")
         shorten_accept(engine.get_rpc_port())
         announced = ask(self._host, engine.get_rpc_port())

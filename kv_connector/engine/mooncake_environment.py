@@ -33,11 +33,6 @@ _HARMLESS = {"MC_TCP_PROTO": "2"}
 def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Complete Mooncake's environment. Must run before the first engine of the process is made.
 
-    Args:
-        host: Address at which peers reach this process's memory.
-        protocol: Mooncake's transport.
-        environ: For tests.
-
     Raises:
         ConfigError: a variable is set that the hand-off cannot work with.
     """
@@ -60,10 +55,6 @@ def port_range(environ: Mapping[str, str] = os.environ) -> range:
 
 def check_transport(protocol: str, device_type: str) -> None:
     """Check that a transport can carry the KV of a device, and that its late writes can be fenced.
-
-    Args:
-        protocol: `transfer.protocol`.
-        device_type: As torch says it: "cuda", "npu", "cpu".
 
     Raises:
         ConfigError: not so; the message says which transport to take.

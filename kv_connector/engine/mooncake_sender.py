@@ -51,7 +51,6 @@ class MooncakePush:
         self._result: bool | None = None
 
     def poll(self) -> bool | None:
-        """See `Push.poll`."""
         if self._result is None:
             now = self._engine.now()
             self._left_s -= min(now - self._polled_s, _LONGEST_GAP_S)
@@ -114,11 +113,6 @@ class MooncakeSender:
         push.poll()
         return push
 
-    def capacity(self, target: str) -> int:
-        """See `SendingEngine.capacity`. What a failed push left behind counts until Mooncake has ended it."""
-        self._reap()
-        return self._max_in_flight - self._in_flight.get(target, 0)
-
     def close(self) -> None:
         """Destroy the engine. Pushes under way poll False; their bytes may still be in the kernel."""
         self._engine = None
@@ -135,7 +129,6 @@ class MooncakeSender:
             return False
 
     def ended(self, target: str) -> None:
-        """One write less."""
         with self._lock:
             self._in_flight[target] -= 1
             if not self._in_flight[target]:
@@ -149,7 +142,6 @@ class MooncakeSender:
         return None if write in _NOT_SUBMITTED else write
 
     def status(self, write: int) -> int:
-        """Mooncake's status of a write."""
         engine = self._engine
         return -1 if engine is None else engine.transfer_check_status(write)
 

@@ -31,7 +31,6 @@ class PortMemory:
         self._own: list[int] = []
 
     def recent(self) -> set[int]:
-        """The ports that are remembered."""
         if self._path is None:
             return set(self._own)
         try:
@@ -64,5 +63,4 @@ def _parse(text: str) -> list[int]:
 
 
 def _newest(ports: Sequence[int], keep: int) -> list[int]:
-    """Return the last ports, each once, in their order."""
     return list(dict.fromkeys(reversed(ports)))[:keep][::-1]

@@ -41,13 +41,9 @@ class PushFailedError(ConnectorError):
 
 
 def measure(push: Callable[[int], float], *, size_bytes: int, idle_s: float, sleep: Callable[[float], None]) -> Pushed:
-    """Push small and ever larger pieces, wait, and push once more.
+    """Push small and ever larger pieces, of at most `size_bytes`, wait for `idle_s`, and push once more.
 
-    Args:
-        push: Pushes so many bytes and returns how long that took, s; raises `PushFailedError`.
-        size_bytes: Most that one push may have.
-        idle_s: Pause before the last push.
-        sleep: Waits so long.
+    `push` pushes so many bytes and returns how long that took, s; it raises `PushFailedError`.
     """
     found = Pushed()
     try:
@@ -86,7 +82,6 @@ def pusher(engine: SendingEngine, source: int, order: Push) -> Callable[[int], f
 
 
 def main() -> int:
-    """Carry out one order."""
     os.nice(NICENESS)
     order = msgspec.json.decode(sys.stdin.readline(), type=Order)
     try:

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def bill(request: "Request", cached_on_prefill_tokens: int) -> None:
-    """Return how many of the prompt's tokens to report as cached: prefix-cache hits on either node, counted once.
-
-    Args:
-        request: its KV has come, and it has not answered yet.
-        cached_on_prefill_tokens: from the prompt's beginning, in P's prefix cache when it began.
-    """
+    """Set how many of a prompt's tokens are reported as cached: prefix-cache hits on either node, counted once."""
     stats = getattr(request, "prefill_stats", None)
     if stats is None:  # an older vLLM counts elsewhere, or the first output has taken the numbers with it
         return

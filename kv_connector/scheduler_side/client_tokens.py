@@ -62,7 +62,6 @@ def tokens_of_client(request: "Request", ids: Sequence[int]) -> list[SampledToke
 
 
 def objection(request: "Request", tokens: Sequence[int], vocab_size: int) -> str:
-    """Return why a request cannot start with tokens; "" if it can."""
     sampling = request.sampling_params
     if not is_named(request):
         return "its prompt has no token ids"

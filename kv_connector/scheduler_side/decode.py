@@ -202,7 +202,6 @@ class DecodeScheduler:
             self._step.cancelled.append(request.request_id)
 
     def take_step(self, output: "SchedulerOutput") -> DecodeStep:
-        """Return what has come up since the last step, for the workers."""
         self.integrity.step_begins(output)
         for new in output.scheduled_new_reqs:
             # The V2 runner also has here what goes on after a preemption, perhaps with more than its prompt cached.
@@ -217,7 +216,6 @@ class DecodeScheduler:
         return step
 
     def update(self, report: DecodeReport, finished_receiving: set[str]) -> None:
-        """Take in what the workers saw."""
         if report or finished_receiving:
             self._idle_sleep.skip_next()
         for tracked in self._requests.values() if report.started else ():
@@ -341,8 +339,7 @@ class DecodeScheduler:
             self._recompute(request_id, tracked, reason)
 
     def _recompute(self, request_id: str, tracked: Tracked, reason: str) -> None:
-        tracked.state = State.SETTLED
-        self._step.cancelled.append(request_id)  # ranks that go on waiting
+        self._settle(request_id, tracked)  # ranks that go on waiting
         self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)

@@ -84,11 +84,13 @@ class FirstOutput:
     def _send_ends(self, outputs: Outputs) -> None:
         while self._ends and self._ends[0].due_at_s <= time.monotonic():
             end = self._ends.popleft()
-            told = EngineCoreOutput(
-                request_id=end.request_id,
-                new_token_ids=[],
-                finish_reason=FinishReason.ABORT,
-                trace_headers=end.trace_headers,
-            )
-            of_client = outputs.setdefault(end.client, EngineCoreOutputs())
-            of_client.outputs = [*of_client.outputs, told]
+            add_end(outputs, end.client, end.request_id, FinishReason.ABORT, end.trace_headers)
+
+
+def add_end(
+    outputs: Outputs, client: int, request_id: str, reason: FinishReason, trace_headers: Mapping[str, str] | None
+) -> None:
+    """Tell a server process of a request's end, without another token."""
+    end = EngineCoreOutput(request_id=request_id, new_token_ids=[], finish_reason=reason, trace_headers=trace_headers)
+    of_client = outputs.setdefault(client, EngineCoreOutputs())
+    of_client.outputs = [*of_client.outputs, end]

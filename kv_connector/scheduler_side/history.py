@@ -27,7 +27,6 @@ class BlockHistory:
         self._ended: OrderedDict[str, float] = OrderedDict()  # request → when, s
 
     def note(self, what: str, request_id: str, blocks: Iterable[int]) -> None:
-        """Something happened to some blocks."""
         event = _Event(time.monotonic(), what, request_id)
         events = self._events
         for block in blocks:
@@ -40,7 +39,6 @@ class BlockHistory:
             self._ended.popitem(last=False)
 
     def of(self, block: int, now: float) -> list[str]:
-        """Tell a block's history, oldest first."""
         return [self._tell(event, now) for event in self._events.get(block, ())]
 
     def _tell(self, event: _Event, now: float) -> str:

@@ -52,7 +52,6 @@ class IntegrityCheck:
     # --- the scheduler's thread ---
 
     def request_arrived(self, request_id: str) -> None:
-        """Blocks may be given to a request from now on."""
         self._live.add(request_id)
 
     def request_ended(self, request_id: str, *, keeps_blocks: bool = False) -> None:
@@ -62,7 +61,6 @@ class IntegrityCheck:
             self._live.discard(request_id)
 
     def step_begins(self, output: "SchedulerOutput") -> None:
-        """A step has been scheduled."""
         self._begun += 1
         self._looked = False
         cached = output.scheduled_cached_reqs

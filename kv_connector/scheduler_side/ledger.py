@@ -26,12 +26,10 @@ class ReservationLedger:
         return len(self._held)
 
     def bind(self, pool: "BlockPool") -> None:
-        """Name the pool; vLLM does so once the scheduler has one."""
         self._pool = pool
 
     @property
     def pool(self) -> "BlockPool":
-        """The scheduler's block pool."""
         assert self._pool is not None  # bound before the first request
         return self._pool
 
@@ -60,11 +58,9 @@ class ReservationLedger:
         return {request_id: [block.block_id for block in blocks] for request_id, blocks in list(self._held.items())}
 
     def blocks_held(self, request_id: str) -> int:
-        """How many blocks are held for a request."""
         return len(self._held.get(request_id, ()))
 
     def total_blocks(self) -> int:
-        """How many blocks are held in all."""
         return sum(map(len, list(self._held.values())))
 
 

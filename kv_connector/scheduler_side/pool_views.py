@@ -34,7 +34,6 @@ class PoolViews:
         return not any(self._tables)
 
     def all_free(self) -> bool:
-        """Whether every block but the null block counts as free."""
         return bool(self._pool.get_num_free_blocks() == self._pool.num_gpu_blocks - 1)
 
     def look(self, reservations: Mapping[str, Sequence[int]], *, idle: bool = False) -> Views:

@@ -93,7 +93,6 @@ class PrefillScheduler:
         self.integrity.bind(pool, cache_manager)
 
     def add_request(self, request: "Request") -> None:
-        """A request has arrived."""
         self.integrity.request_arrived(request.request_id)
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
@@ -127,7 +126,6 @@ class PrefillScheduler:
         self._totals["transfers"] += 1
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
-        """Describe this step to the workers."""
         self.integrity.step_begins(output)
         for request_id in output.preempted_req_ids or ():
             self._void(request_id, "preempted")

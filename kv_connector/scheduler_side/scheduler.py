@@ -18,7 +18,6 @@ MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
 
 
 def has_our_scheduler(vllm_config: "VllmConfig") -> bool:
-    """Whether an engine has the scheduler below."""
     return bool(vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER)
 
 

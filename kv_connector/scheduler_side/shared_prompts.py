@@ -24,7 +24,6 @@ class SharedPrompts:
             self.join(request_id, after)
 
     def join(self, request_id: str, owner: str) -> None:
-        """A request is for the same prompt as an earlier one."""
         self.total += 1
         if self._can_share and owner in self._busy:
             self._owner_of[request_id] = owner
@@ -39,6 +38,5 @@ class SharedPrompts:
             del self._busy[request_id]
 
     def end(self, request_id: str) -> None:
-        """A request has ended, in whatever way."""
         self._busy.pop(request_id, None)
         self._owner_of.pop(request_id, None)

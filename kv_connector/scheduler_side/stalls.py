@@ -24,7 +24,6 @@ class Stalls:
         self._asked = request_id, blocks
 
     def placed(self, request_id: str) -> None:
-        """It has been given its blocks."""
         if self._asked is not None and self._asked[0] == request_id:
             self._asked = None
 

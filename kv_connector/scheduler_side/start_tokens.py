@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import KVConnectorOutput, LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from baton.kv_connector.protocol.messages import SampledToken
+from baton.kv_connector.scheduler_side.first_output import Outputs, add_end
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -32,8 +33,6 @@ _START_AT_ONCE: Final = "baton_start_at_once"  # no tokens: it is refused
 # In the place of a connector's methods: it is not told of the end of a step, since none has ended.
 _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stats": lambda: None})
 
-Outputs = dict[int, EngineCoreOutputs]
-
 
 class _Start(NamedTuple):
     tokens: Sequence[SampledToken]
@@ -43,27 +42,17 @@ class _Start(NamedTuple):
 def start_with(request: "Request", tokens: Sequence[SampledToken], totals: dict[str, int]) -> None:
     """Have a request whose KV has come, and that has not been scheduled, start with these tokens, if there is room for them.
 
-    Args:
-        request: of vLLM's scheduler.
-        tokens: at least one.
-        totals: counts in `started` that it has.
+    There is at least one; `totals` counts in `started` that it has.
     """
     setattr(request, _START, _Start(tokens, totals))
 
 
 def start_at_once(request: "Request", tokens: Sequence[SampledToken], totals: dict[str, int]) -> None:
-    """Have a request that has just arrived start with these tokens, which it does before it is scheduled.
-
-    Args:
-        request: of vLLM's scheduler.
-        tokens: at least one.
-        totals: counts in `started` that it has.
-    """
+    """The same for a request that has just arrived: it starts with these tokens before it is scheduled."""
     setattr(request, _START_AT_ONCE, _Start(tokens, totals))
 
 
 def refuse_to_start(request: "Request") -> None:
-    """End a request that has just arrived with an error."""
     setattr(request, _START_AT_ONCE, _Start((), {}))
 
 
@@ -136,13 +125,7 @@ class StartTokens:
 
     def _end_with_error(self, request: "Request", outputs: Outputs) -> None:
         self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
-        told = EngineCoreOutput(
-            request_id=request.request_id,
-            new_token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            trace_headers=request.trace_headers,
-        )
-        _add(outputs, {request.client_index: EngineCoreOutputs(outputs=[told])})
+        add_end(outputs, request.client_index, request.request_id, FinishReason.ERROR, request.trace_headers)
 
     def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
         """Allocate the blocks of a request's first step, in which these tokens are computed.

@@ -41,11 +41,9 @@ class DecodeTimings:
         self._commit_to_first_step_s = Histogram(SECONDS)
 
     def arrived(self, request_id: str, transfer_id: str, peer: str, now: float) -> None:
-        """A request that wants KV has come."""
         self._open[request_id] = _Story(transfer_id, peer, {"arrived": now})
 
     def reserved(self, request_id: str, now: float) -> None:
-        """Blocks have been allocated for it."""
         self._open[request_id].marks["reserved"] = now
 
     def ended(self, endings: Mapping[str, Ending]) -> None:
@@ -62,7 +60,6 @@ class DecodeTimings:
         self._open[request_id].loaded = True
 
     def stepped(self, request_ids: Iterable[str], now: float) -> None:
-        """A step schedules these requests."""
         for request_id in request_ids:
             story = self._open.get(request_id)
             if story is not None and story.loaded:
@@ -82,7 +79,6 @@ class DecodeTimings:
         self._open.pop(request_id, None)
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain data, for the node API."""
         return {
             "histograms": {
                 "exposed_transfer_s": self._exposed_transfer_s.snapshot(),

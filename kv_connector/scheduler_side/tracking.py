@@ -70,15 +70,12 @@ class Failures:
         self._by_class = dict.fromkeys(CLASSES, 0)
 
     def add(self, transfer_id: str, reason: str) -> None:
-        """Remember and log one failure."""
         self._recent.append({"transfer_id": transfer_id, "reason": reason})
         self._by_class[reason_class(reason)] += 1
         logger.warning("transfer %s failed: %s", transfer_id, reason)
 
     def recent(self) -> list[dict[str, Any]]:
-        """Plain copies, for the node API."""
         return list(self._recent)
 
     def by_class(self) -> dict[str, int]:
-        """How many failures there were of each class of reason."""
         return dict(self._by_class)

@@ -21,5 +21,4 @@ CLASSES: Final = (*(name for name, _ in _PHRASES), OTHER)
 
 
 def reason_class(reason: str) -> str:
-    """Return one of `CLASSES`."""
     return next((name for name, phrases in _PHRASES if any(phrase in reason for phrase in phrases)), OTHER)

@@ -41,9 +41,7 @@ class Refused(StrEnum):
     ENGINE = "engine"  # another peer writes through this engine
     REUSED_ID = "reused_id"  # a second request with the transfer id of the first: n > 1, or a replay
     # requests
-    RELAY = (
-        "relay"  # an answer's beginning was to be streamed here, and this engine cannot end it after the first token
-    )
+    RELAY = "relay"  # the answer was to begin here, and this engine cannot end it after the first token
     START = "start"  # a request cannot begin with the tokens that its client has: it ends with an error
     MALFORMED_PARAMS = "malformed_params"
     PARAMS_VERSION = "params_version"

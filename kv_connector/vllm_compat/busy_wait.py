@@ -32,7 +32,6 @@ def pause_instead() -> None:
 
 
 def spin_again() -> None:
-    """Give vLLM its own back. Idempotent."""
     if theirs := _theirs.pop(MODULE, None):
         sys.modules[MODULE].sched_yield = theirs  # type: ignore[attr-defined]  # put there by `pause_instead`
 

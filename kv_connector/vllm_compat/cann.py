@@ -4,10 +4,7 @@ import re
 from importlib import import_module
 from typing import Final
 
-EVENTS_COMPLETE_FROM: Final = (
-    8,
-    5,
-)  # read in vllm-ascend's layerwise connector: a bug in CANN's ADXL, mended in 8.5.RC1
+EVENTS_COMPLETE_FROM: Final = (8, 5)  # as vllm-ascend's layerwise connector has it: 8.5.RC1 mends a bug of ADXL
 _MODULES: Final = ("torch_npu.npu.utils", "torch_npu.utils")  # where versions of torch_npu have `get_cann_version`
 
 

@@ -15,16 +15,11 @@ if TYPE_CHECKING:
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 
 
-def fingerprint_of(
-    vllm_config: "VllmConfig", weights: str, attention: str | None = None, *, block_tokens: int = 0
-) -> Fingerprint:
+def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int = 0) -> Fingerprint:
     """Describe this node's KV.
 
-    Args:
-        vllm_config: The engine's configuration.
-        weights: Digest of the configuration and weight files, or the hub revision.
-        attention: Name of the attention backend with its instruction set; by default those of the loaded layers.
-        block_tokens: Tokens of a scheduler block; by default vLLM's own number.
+    `weights` is a digest of the configuration and weight files, or the hub revision; `block_tokens` are a scheduler
+    block's, by default vLLM's own number.
 
     Raises:
         ConfigError: this process has loaded no attention layer.
@@ -36,7 +31,7 @@ def fingerprint_of(
         kv_cache_dtype=_kv_cache_dtype(vllm_config),
         quantization=str(model.quantization or "none"),
         rope=rope_digest(model.hf_config),
-        attention=attention_of(vllm_config) if attention is None else attention,
+        attention=attention_of(vllm_config),
         block_size_tokens=block_tokens or int(cache.block_size),
     )
 

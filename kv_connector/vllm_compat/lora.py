@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
 
@@ -34,30 +35,6 @@ _SETTINGS: Final = (
     "enable_mixed_moe_lora_format",
     "enable_moe_shared_loras",
 )
-
-
-class Adapter(Protocol):
-    """What is read of vLLM's `LoRARequest`."""
-
-    @property
-    def lora_int_id(self) -> int:
-        """Of what is loaded; another name, or the name again after it was unloaded, gets another one."""
-        ...
-
-    @property
-    def load_inplace(self) -> bool:
-        """Whether to read it again though it is loaded."""
-        ...
-
-    @property
-    def lora_name(self) -> str:
-        """As requests name it."""
-        ...
-
-    @property
-    def lora_path(self) -> str:
-        """A folder, or an id of the hub."""
-        ...
 
 
 class _State(NamedTuple):
@@ -82,12 +59,7 @@ class Adapters:
     """The adapters that this engine has loaded. For the thread of vLLM's scheduler."""
 
     def __init__(self, settings: str = "", *, keeps_kv: bool = True) -> None:
-        """Begin with none.
-
-        Args:
-            settings: How this engine applies them (`settings_of`).
-            keeps_kv: Whether it has a prefix cache.
-        """
+        """`settings`: how this engine applies them (`settings_of`); `keeps_kv`: it has a prefix cache."""
         self._settings = settings
         self._keeps_kv = keeps_kv
         self._loaded: dict[int, _Loaded] = {}
@@ -95,7 +67,7 @@ class Adapters:
         self._unlike_others = secrets.token_hex(16)
 
     @contextmanager
-    def loading(self, adapter: Adapter) -> Iterator[None]:
+    def loading(self, adapter: "LoRARequest") -> Iterator[None]:
         """While the engine loads an adapter. If it fails, what was loaded before stays; likewise if it need not be read."""
         before = _look_at(adapter)
         yield
@@ -108,7 +80,7 @@ class Adapters:
             digest = self._digests[place] = ""
         self._loaded[adapter.lora_int_id] = _Loaded(after, digest)
 
-    def name_of(self, adapter: Adapter) -> str:
+    def name_of(self, adapter: "LoRARequest") -> str:
         """Name an adapter, the same on two nodes only if both have loaded the same files and apply them alike."""
         found = _look_at(adapter)
         loaded = self._loaded.get(adapter.lora_int_id)
@@ -119,7 +91,7 @@ class Adapters:
         packing = getattr(adapter, "is_3d_lora_weight", False)  # of experts; younger than our oldest vLLM
         return f"{adapter.lora_name} {loaded.digest} {packing} {self._settings}"
 
-    def _unknown(self, adapter: Adapter) -> str:
+    def _unknown(self, adapter: "LoRARequest") -> str:
         _warn(adapter.lora_name, adapter.lora_path)
         return self._unlike_others
 
@@ -135,7 +107,7 @@ def _plain(value: Any) -> str:
     return str(sorted(value) if isinstance(value, list | tuple | set) else value or None)
 
 
-def _look_at(adapter: Adapter) -> _States:
+def _look_at(adapter: "LoRARequest") -> _States:
     folder = _folder_of(adapter.lora_path)
     if folder is None:
         return ()

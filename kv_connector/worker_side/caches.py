@@ -48,7 +48,6 @@ class Caches:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """The memory to register with the transfer engine."""
         return storage_spans(self.regions, self.borders)
 
     @property
@@ -57,7 +56,6 @@ class Caches:
         return max(sum(region.block_bytes for region in layer) for layer in self.by_layer())
 
     def by_layer(self) -> list[list[Region]]:
-        """The regions of each layer."""
         layers: dict[int, list[Region]] = {}
         for region in self.regions:
             layers.setdefault(region.layer, []).append(region)
@@ -82,16 +80,9 @@ def describe(
     drafter: str = "",
     draft_layers: Collection[str] = (),
 ) -> Caches:
-    """Read the layout off the tensors that vLLM allocated.
+    """Read the layout off the tensors that vLLM allocated. Mappings are by vLLM's layer name, blocks the scheduler's.
 
-    Args:
-        kv_caches: vLLM's layer name → KV tensor or tensors, as passed to `register_kv_caches`.
-        num_blocks: Scheduler blocks in the pool.
-        block_tokens: Tokens of a scheduler block.
-        divisions: vLLM's layer name → how its blocks may be divided.
-        groups: vLLM's layer name → its KV cache group; by default there is one.
-        drafter: Name of the drafter, if there is one.
-        draft_layers: vLLM's names of its layers. Their hooks tell nothing: each pass of the drafter calls them.
+    The hooks of `draft_layers` tell nothing: each pass of the drafter calls them. Without `groups` there is one.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.

@@ -101,7 +101,6 @@ class DecodeWorker:
         )
 
     def start(self) -> None:
-        """Start the threads."""
         self._waker.start()
         self._engines.start()
         for domain in self._consumer.domains.missing():
@@ -113,7 +112,6 @@ class DecodeWorker:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop the threads and close the engines."""
         self._zeroing.stop()
         self._loop.stop()
         self._engines.stop()
@@ -150,7 +148,6 @@ class DecodeWorker:
         return finished, failed
 
     def take_report(self) -> DecodeReport | None:
-        """What the scheduler has not been told yet."""
         with self._lock:
             report, self._report = self._report, DecodeReport()
         return report or None
@@ -158,7 +155,6 @@ class DecodeWorker:
     # --- control thread (ControlHandler) ---
 
     def on_payload(self, peer: PeerKey, payload: bytes) -> None:
-        """A message of a prefill rank."""
         try:
             message = decode(payload)
         except ProtocolError as exc:
@@ -169,7 +165,6 @@ class DecodeWorker:
             self._flush()
 
     def on_tick(self) -> None:
-        """Time passes."""
         with self._lock:
             self._consumer.tick(time.monotonic())
             self._flush()
@@ -209,7 +204,6 @@ class DecodeWorker:
         return len(known)
 
     def snapshot(self) -> dict[str, Any]:
-        """State for the node API."""
         now = time.monotonic()
         with self._lock:
             return {

@@ -61,12 +61,7 @@ class RegionDigests:
         self._stream: Callable[[], AbstractContextManager[object]] | None = None
 
     def __call__(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
-        """Return the digests of `blocks` in some regions, and wait for the device until they are there.
-
-        Args:
-            blocks: Scheduler-block ids, in prompt order.
-            regions: Numbers of the regions, as they were given to the constructor.
-        """
+        """Return the digests of `blocks` in some regions, which are given by number; wait until they are there."""
         import torch
 
         self._stream = self._stream or own_stream(self._device)

@@ -44,13 +44,7 @@ class DigestThread(Generic[T]):
     def __init__(
         self, compute: BlockDigests, done: Callable[[T, bytes], None], enter_device: Callable[[], None] = lambda: None
     ) -> None:
-        """Make it; `start` starts the thread.
-
-        Args:
-            compute: Called by this object's thread.
-            done: Gets the thing and its digests, none where computing them failed; likewise.
-            enter_device: Makes the device current in the thread that calls it.
-        """
+        """Make it; the thread calls `done` with each thing and its digests: none if computing them failed."""
         self._compute = compute
         self._done = done
         self._enter_device = enter_device
@@ -60,7 +54,6 @@ class DigestThread(Generic[T]):
         self.busy_s = 0.0
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

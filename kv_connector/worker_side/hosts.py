@@ -31,7 +31,6 @@ class Member(NamedTuple):
 
 
 def door_of(vllm_config: "VllmConfig", config: ConnectorConfig, path: Path) -> Door:
-    """Return where a status server of this rank listens."""
     if _host(vllm_config) == 0:
         return IpcEndpoint(path)
     return TcpEndpoint(path, config.data_host, config.secret())

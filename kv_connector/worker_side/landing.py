@@ -56,14 +56,10 @@ class Landing:
         enter_device: Callable[[], None],
         patience_s: float,
     ) -> None:
-        """Make it; `start` starts the thread.
+        """Make it; the thread calls `landed` once for each that was given.
 
-        Args:
-            device: Its `synchronize` returns when the device has everything that has been acknowledged by then.
-            landed: Called from this object's thread, once for each that was given.
-            lost: Called instead, with a reason, if the device failed or made no progress for `patience_s`.
-            enter_device: Makes the device current in the thread that calls it.
-            patience_s: See `DeviceWaiter`.
+        Or `lost`, with a reason, if the device failed or made no progress for `patience_s`. `device.synchronize` returns
+        when the device has everything that has been acknowledged by then.
         """
         self._device = device
         self._landed = landed
@@ -73,7 +69,6 @@ class Landing:
         )
 
     def start(self) -> None:
-        """Start the thread."""
         self._waiter.start()
 
     def stop(self) -> None:

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 def memberships(
     vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", names: Iterable[str]
 ) -> dict[str, LayerGroup]:
-    """Return vLLM's layer name → its KV cache group.
-
-    Args:
-        vllm_config: The engine's configuration, with its layers.
-        kv_cache_config: Its groups.
-        names: The layers that were registered.
+    """Return vLLM's layer name → its KV cache group, for the layers that were registered (`names`).
 
     Raises:
         LayoutError: nothing says which of several block tables, or windows, is that of a layer.

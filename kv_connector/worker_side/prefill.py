@@ -30,7 +30,7 @@ from baton.kv_connector.worker_side.prompt_batches import PromptBatches
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.kv_connector.worker_side.sender import Sender
-from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
+from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from baton.kv_connector.worker_side.take_outputs import take_outputs
 from baton.kv_connector.worker_side.timelines import Timelines
 from baton.kv_connector.worker_side.transfer_stats import Accounts, ended_at
@@ -55,7 +55,7 @@ class PrefillWorker:
         introduction: RankDescriptor,
         engines: EngineFactory,
         incarnation: int,
-        record: Record,
+        stream: ModelStream,
         digests: BlockDigests,
         enter_device: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,16 +93,13 @@ class PrefillWorker:
         )
         self._digests: DigestThread[ProducerTransfer] = DigestThread(digests, self._digested, enter_device)
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
-        stream = ModelStream.of_record(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S, refusals=self._refusals)
         port = config.port_of_rank(introduction.index, introduction.grid.ranks)
         bound = self._loop.listen(config.control_host, port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
         self._outcomes = OutcomeSender(config.outcomes_path)
-        self._told: deque[str] = deque(
-            maxlen=64
-        )  # transfers whose reservation the node knows of: messages are repeated
+        self._told: deque[str] = deque(maxlen=64)  # whose reservation the node knows of: messages are repeated
         self._accounts = Accounts()
         self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
@@ -111,13 +108,11 @@ class PrefillWorker:
         self._drafts = any(region.drafter for region in caches.regions)  # the drafter has layers of its own
 
     def start(self) -> None:
-        """Start the threads."""
         self._sender.start()
         self._digests.start()
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop the threads and close the engine."""
         self._loop.stop()
         self._outcomes.close()
         self._sender.stop()
@@ -212,7 +207,6 @@ class PrefillWorker:
     # --- control thread (ControlHandler) ---
 
     def on_payload(self, peer: PeerKey, payload: bytes) -> None:
-        """A message of a decode rank."""
         try:
             message = decode(payload)
         except ProtocolError as exc:
@@ -236,7 +230,6 @@ class PrefillWorker:
             self._outcomes.send_reserved(transfer_id)
 
     def on_tick(self) -> None:
-        """Time passes."""
         with self._lock:
             self._producer.tick(time.monotonic())
             self._flush()
@@ -262,7 +255,6 @@ class PrefillWorker:
             return {"flows": self._timelines.find(transfer_id, self._producer.transfers.values())}
 
     def snapshot(self) -> dict[str, Any]:
-        """State for the node API."""
         now = time.monotonic()
         with self._lock:
             transfers = islice(self._producer.transfers.values(), MAX_DESCRIBED)

@@ -32,7 +32,6 @@ class PromptBatches:
         return [named, *self._members.get(named, ())]
 
     def end(self, transfer_id: str) -> None:
-        """A transfer has ended."""
         if group := self._group_of.pop(transfer_id, ""):
             members = self._members[group]
             members.discard(transfer_id)

@@ -31,7 +31,6 @@ class RankDescriptor:
 
     @property
     def grid(self) -> Grid:
-        """The ranks of our engine."""
         return Grid(self.rank.tp_size, self.rank.pp_size)
 
     @property
@@ -45,7 +44,6 @@ class RankDescriptor:
         return self.rank.tp == 0 and self.rank.pp == self.rank.pp_size - 1
 
     def hello(self) -> Hello:
-        """Make our introduction."""
         return Hello(
             node=self.node,
             rank=self.rank,

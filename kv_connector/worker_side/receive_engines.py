@@ -38,7 +38,6 @@ class ReceivingEngines:
         self._thread = threading.Thread(target=self._run, name="baton-fence", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -55,7 +54,6 @@ class ReceivingEngines:
             self._work.put(domain)
 
     def fence(self, session: str) -> None:
-        """Destroy an engine."""
         self._work.put(session)
 
     def _run(self) -> None:

@@ -17,10 +17,7 @@ def has_token(output: "ModelRunnerOutput", request_id: str) -> bool:
 def sampled_token(output: "ModelRunnerOutput", request_id: str, logprobs: int) -> SampledToken | None:
     """Return the first token that a step has sampled for a request; None if it cannot be sent.
 
-    Args:
-        output: of one step, its tokens on the host; it has one of the request's.
-        request_id: vLLM's.
-        logprobs: how many to take along, the token's own included; 0: none.
+    `logprobs`: how many to take along, the token's own included; 0: none.
     """
     row = output.req_id_to_index[request_id]
     token = SampledToken(id=int(output.sampled_token_ids[row][0]))

@@ -68,19 +68,11 @@ class Sender:
         enter_device: Callable[[], None],
         patience_s: float,
     ) -> None:
-        """Make it; `start` starts the thread.
+        """Make it; `start` starts the thread, which alone uses `engine`.
 
-        Args:
-            producer: The state machine; touched under `lock` only.
-            fan_out: In front of it; likewise.
-            introduction: Knows our KV, and what of it a decode rank has too.
-            lock: Shared with everybody who uses `producer`.
-            engine: Used by this thread alone.
-            max_bytes: Of one push call.
-            max_descriptors: Of one push call.
-            flush: Sends what the machine has to say; called with `lock` held.
-            enter_device: Makes the device current in the thread that calls it.
-            patience_s: How long the device may take from one layer to the next.
+        `producer`, and `fan_out` in front of it, are touched under `lock` only; `flush`, which sends what they have to
+        say, is called with it held. `max_bytes` and `max_descriptors` bound one push call. `patience_s`: how long the
+        device may take from one layer to the next.
         """
         caches = introduction.caches
         self._producer = producer
@@ -107,7 +99,6 @@ class Sender:
         self.totals = {"pushes": 0, "failed_pushes": 0, "bytes": 0, "descriptors": 0}
 
     def start(self) -> None:
-        """Start the threads."""
         self._waiter.start()
         self._thread.start()
 
@@ -203,15 +194,12 @@ class Sender:
             now = time.monotonic()
             self._under_way.remove(item)
             self._ended_s[item.push.transfer.decode] = now
-            self._count(item, ok)
+            self.totals["pushes" if ok else "failed_pushes"] += 1
+            if ok:
+                self.totals["bytes"] += item.bytes
             with self._lock:
                 self._producer.push_done(item.push, ok, now)
                 self._flush()
-
-    def _count(self, item: _UnderWay, ok: bool) -> None:
-        self.totals["pushes" if ok else "failed_pushes"] += 1
-        if ok:
-            self.totals["bytes"] += item.bytes
 
     def _submit(self) -> None:
         while True:

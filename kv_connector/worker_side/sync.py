@@ -15,7 +15,7 @@ has returned when the hook runs, and there is nothing to wait for.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from baton.kv_connector.errors import ConfigError
@@ -55,76 +55,12 @@ class ModelStream:
     synchronize: Callable[[], None]  # blocks until everything issued so far has completed
     attention_writes_kv: bool = True  # False: a layer's KV is issued before its attention
 
-    def __call__(self) -> Awaitable | None:
-        """Record an event, so that a stream serves where a `Record` is wanted."""
-        return self.record()
 
-    @classmethod
-    def of_record(cls, record: Record) -> "ModelStream":
-        """Return `record` if it is a stream, else a stream that is synchronised by waiting for an event."""
-        if isinstance(record, ModelStream):
-            return record
-
-        def synchronize() -> None:
-            event = record()
-            if event is not None:
-                event.synchronize()
-
-        return cls(device_type="cpu", record=record, synchronize=synchronize)
+HOST_STREAM = ModelStream(device_type="cpu", record=lambda: None, synchronize=lambda: None)  # nothing to wait for
 
 
-class LayerSync(Protocol):
-    """Decides at which hook which layers are handed over."""
-
-    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
-        """A forward pass over these prompts begins; empty: nothing to push. `at_once`: layers to hand over together."""
-        ...
-
-    def attention_begins(self, layer: int) -> None:
-        """Everything before the layer's attention has been issued to the device."""
-        ...
-
-    def layer_written(self, layer: int) -> None:
-        """The layer's attention, and with it its KV, has been issued to the device."""
-        ...
-
-    def end_step(self) -> None:
-        """The forward pass has been issued: hand over what no hook covered."""
-        ...
-
-
-class ForwardSync:
-    """One hand-over per forward pass (the whole-prompt baseline)."""
-
-    def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
-        self._layers = range(layers)
-        self._hand = hand
-        self._record = stream.record
-        self._prompts: Sequence[Progress] = ()
-
-    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:  # noqa: ARG002  # all are
-        """See `LayerSync.begin_step`."""
-        self._prompts = prompts
-
-    def attention_begins(self, layer: int) -> None:
-        """Nothing: the whole pass is handed over at once."""
-
-    def layer_written(self, layer: int) -> None:
-        """Nothing: the whole pass is handed over at once."""
-
-    def end_step(self) -> None:
-        """See `LayerSync.end_step`."""
-        if self._prompts:
-            self._hand(Handover(self._prompts, self._layers, self._record()))
-        self._prompts = ()
-
-
-class _ByLayer:
-    """Hands over each layer as soon as its KV has been issued, at the earliest hook that says so.
-
-    That is the hook before the layer's attention, unless the backend leaves the writing of KV to the attention (trap
-    19: most of vLLM's do not; it gains a layer).
-    """
+class LayerSync:
+    """Which layers of a step are handed over at which hook: here none, all leave when the step ends."""
 
     def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
         self._layers = layers
@@ -136,13 +72,19 @@ class _ByLayer:
         self._issued: list[int] = []  # issued, perhaps not written yet, not handed over
 
     def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
-        """See `LayerSync.begin_step`."""
+        """A forward pass over these prompts begins; empty: nothing to push. `at_once`: layers to hand over together."""
         self._prompts, self._at_once = prompts, at_once
         self._open = set(range(self._layers)) if prompts else set()
         self._issued = []
 
+    def attention_begins(self, layer: int) -> None:
+        """Everything before the layer's attention has been issued to the device."""
+
+    def layer_written(self, layer: int) -> None:
+        """The layer's attention, and with it its KV, has been issued to the device."""
+
     def end_step(self) -> None:
-        """Hand over what is left: the last layers, and those without hooks."""
+        """The forward pass has been issued: hand over what is left, the last layers and those without hooks."""
         self._issued += sorted(self._open)
         self._hand_over(1)
         self._prompts, self._open = (), set()
@@ -160,11 +102,19 @@ class _ByLayer:
 
     def _ready(self) -> Awaitable | None:
         """What tells that everything issued so far has been written; None: it has."""
-        raise NotImplementedError
+        return self._stream.record()
 
 
-class EventSync(_ByLayer):
-    """An event behind the layers; the sender waits for it, the model thread never does."""
+class ForwardSync(LayerSync):
+    """One hand-over per forward pass (the whole-prompt baseline)."""
+
+
+class EventSync(LayerSync):
+    """An event behind the layers; the sender waits for it, the model thread never does.
+
+    A layer leaves at the hook before its attention, unless the backend leaves the writing of KV to the attention (trap
+    19: most of vLLM's do not; it gains a layer).
+    """
 
     def attention_begins(self, layer: int) -> None:
         """The layer's KV has been issued, unless its attention is what writes it."""
@@ -177,11 +127,8 @@ class EventSync(_ByLayer):
         self._issue(layer)
         self._hand_over(self._at_once)
 
-    def _ready(self) -> Awaitable | None:
-        return self._stream.record()
 
-
-class StreamSync(_ByLayer):
+class StreamSync(LayerSync):
     """The model thread waits for its stream before an attention, so that what it hands over is complete.
 
     That is the layer itself or, where the attention writes the KV, the layer before. The last layer is waited for at
@@ -203,11 +150,7 @@ class StreamSync(_ByLayer):
         return None
 
 
-POLICIES: dict[str, type[ForwardSync] | type[EventSync] | type[StreamSync]] = {
-    "event": EventSync,
-    "stream": StreamSync,
-    "forward": ForwardSync,
-}
+POLICIES: dict[str, type[LayerSync]] = {"event": EventSync, "stream": StreamSync, "forward": ForwardSync}
 
 
 def resolve_layer_sync(name: str, device_type: str) -> str:
@@ -240,20 +183,13 @@ def attention_writes_kv(backends: Iterable[object]) -> bool:
 def recorder(device: "torch.device", *, attention_writes_kv: bool = True) -> ModelStream:
     """Return the model thread's current stream on `device`, whichever that is when it is asked."""
     if device.type == "cpu":
-        return ModelStream(
-            device_type="cpu",
-            record=lambda: None,
-            synchronize=lambda: None,
-            attention_writes_kv=attention_writes_kv,
-        )
+        return replace(HOST_STREAM, attention_writes_kv=attention_writes_kv)
     import torch
 
     module = torch.get_device_module(device)
 
     def record() -> Awaitable:
-        event: Awaitable = module.Event(
-            blocking=True
-        )  # a waiter sleeps; on CUDA `torch.Event` would spin (vLLM #47081)
+        event: Awaitable = module.Event(blocking=True)  # a waiter sleeps; CUDA's `torch.Event` would spin (vLLM #47081)
         module.current_stream(device).record_event(event)
         return event
 

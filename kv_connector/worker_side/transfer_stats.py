@@ -49,7 +49,6 @@ class Accounts:
         self._failures.append({"transfer_id": transfer_id, "state": "mismatched", "reason": reason})
 
     def snapshot(self, sender_totals: Mapping[str, int]) -> dict[str, Any]:
-        """Plain data, for the node API."""
         return {
             "totals": {**self._totals, **sender_totals},
             "histograms": {
@@ -70,7 +69,6 @@ class Accounts:
 
 
 def ended_at(transfer: ProducerTransfer) -> float:
-    """When the transfer ended, s."""
     return transfer.marks.get("commit", transfer.marks.get("failed", transfer.since))
 
 

@@ -51,12 +51,6 @@ def make_worker(
 ) -> Made:
     """Make the worker of this rank.
 
-    Args:
-        vllm_config: The engine's configuration.
-        config: Ours.
-        kv_cache_config: The layers' kinds of cache, and the size of the pool.
-        kv_caches: vLLM's layer name → KV tensor or tensors.
-
     Raises:
         LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
     """
@@ -89,7 +83,12 @@ def make_worker(
         total_kv_heads(vllm_config),
     )
     enter_device = _entry_of(device)
-    make = PrefillWorker if role == "prefill" else partial(DecodeWorker, device=default_stream(device))
+    stream = recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches)))
+    make = (
+        partial(PrefillWorker, stream=stream)
+        if role == "prefill"
+        else partial(DecodeWorker, record=stream.record, device=default_stream(device))
+    )
     worker = make(
         config=config,
         secret=config.secret(),
@@ -102,7 +101,6 @@ def make_worker(
             enter_device=enter_device,
         ),
         incarnation=incarnation,
-        record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
         digests=RegionDigests(tensors, caches.regions),
         enter_device=enter_device,
     )
@@ -118,7 +116,6 @@ def make_worker(
 
 
 def rank_of(vllm_config: "VllmConfig") -> Rank:
-    """Return this worker's place in its engine's grid."""
     parallel = vllm_config.parallel_config
     tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     pp, tp = divmod(parallel.rank % (tp_size * pp_size), tp_size)

@@ -10,13 +10,13 @@ import time
 from collections import deque
 from pathlib import Path
 
-from baton.kv_connector.engine.memory import MemoryReceiver
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy
 from tests.fuzz.hostile import OWN_BLOCKS, HostileDecode, HostilePrefill, Speaker
 from tests.fuzz.lines import OLD_LINES, Lines
+from tests.support.memory_engine import MemoryReceiver
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Memory, Ranks
 
 PEER_TIMEOUT_S = 10.0  # longer than a busy machine lets a thread wait

@@ -16,13 +16,13 @@ from typing import Any, Final
 import torch
 
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.gpu.device import Device
 from tests.gpu.harness import Expect, Scale
+from tests.support.memory_engine import MemoryFabric
 
 TITLE: Final = "Mooncake over TCP between two processes' device memory: digests and the fence"
 BLOCK_BYTES: Final = 256 << 10

@@ -392,7 +392,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/scheduler_side/first_output.py",
-        f"{UNIT}/kv_connector/scheduler_side/test_first_output.py tests/integration/kv_connector/test_first_output.py",
+        "tests/integration/kv_connector/test_first_output.py",
         ("                    output.finish_reason = None\n", ""),
         (" and request.num_tokens < self.max_model_len", ""),
         ("        request.max_tokens = 1\n", ""),

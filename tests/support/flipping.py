@@ -45,9 +45,6 @@ class FlippingSender:
         damage = self._damage(list(copies)[-1]) if self._flip() else None
         return FlippingPush(self._inner, target, self._inner.submit(target, copies), damage)
 
-    def capacity(self, target: str) -> int:
-        return self._inner.capacity(target)
-
     def _damage(self, copy: Copy) -> CopyPlan:
         offset = copy.length // 2 // 4 * 4 + 3
         self._scratch[0] = ctypes.string_at(copy.src + offset, 1)[0] ^ FLIPPED_BIT

@@ -123,9 +123,6 @@ class LateLink:
         self.most_under_way = max(self.most_under_way, sum(push.seen_at is None for push in self.pushes))
         return self.pushes[-1]
 
-    def capacity(self, target: str) -> int:
-        return 1 << 20
-
 
 @dataclass(slots=True)
 class LatePush:
@@ -206,7 +203,7 @@ class LateRank:
             introduction=RankDescriptor("P", "prefill", rank, fingerprint(BLOCK_TOKENS), caches, scenario.tp),
             engines=_Engines(self.link),
             incarnation=11,
-            record=ModelStream(
+            stream=ModelStream(
                 device_type="cuda",
                 record=self._stream.record_event,
                 synchronize=self._stream.synchronize,

@@ -11,7 +11,6 @@ from baton.contracts.node_info import Fingerprint
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.base import EngineFactory
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import (
     DecodeStep,
@@ -28,8 +27,9 @@ from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
-from baton.kv_connector.worker_side.sync import Awaitable, Record
+from baton.kv_connector.worker_side.sync import HOST_STREAM, Awaitable, Record
 from tests.support.described import fingerprint
+from tests.support.memory_engine import MemoryFabric
 from tests.support.plain_memory import plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")
@@ -96,7 +96,7 @@ class Ranks:
             introduction=RankDescriptor("P", "prefill", RankCoordinates(), FINGERPRINT, self.source.caches),
             engines=engines(self.fabric, "p"),
             incarnation=11,
-            record=lambda: None,
+            stream=HOST_STREAM,
             digests=lambda *asked: self.source.digests(*asked),  # noqa: PLW0108  # a test may replace it
         )
         self.decode = DecodeWorker(

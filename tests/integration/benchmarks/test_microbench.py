@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side.sync import POLICIES
 from benchmarks.harness import HostMemory
 from benchmarks.microbench import hooks
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target
+from tests.support.memory_engine import MemoryFabric
 
 SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
 

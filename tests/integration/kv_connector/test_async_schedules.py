@@ -57,15 +57,6 @@ def test_our_workers_call_keeps_zeroed_blocks_from_being_committed(layer_sync: s
         assert not problem, f"seed {seed}: {problem}"
 
 
-def test_the_same_seed_is_the_same_schedule() -> None:
-    """Or a failure could not be looked into."""
-    mutant = MUTANTS[0]
-
-    assert [mutant.world(mutant.plan, seed).run() for seed in range(30)] == [
-        mutant.world(mutant.plan, seed).run() for seed in range(30)
-    ]
-
-
 def on_streams(ranks: Ranks, layer_sync: str, source: Stream, target: Stream, *, zeroing_awaited: bool = True) -> None:
     """Tell workers that have been made for a host that their nodes have devices."""
     stream = ModelStream(device_type="fake", record=source.record_event, synchronize=source.synchronize)

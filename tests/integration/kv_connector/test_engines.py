@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from baton.kv_connector.engine.base import EngineFactory, Push
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.errors import EngineError
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.kv_connector.layout.regions import Span
+from tests.support.memory_engine import MemoryFabric
 
 MIB = 1 << 20
 
@@ -29,15 +29,12 @@ class Buffer:
 
     @property
     def spans(self) -> list[Span]:
-        """The whole buffer."""
         return [(self.addr, self.size)]
 
     def read(self) -> bytes:
-        """What it holds now."""
         return bytes(self._memory)
 
     def fill(self, value: int) -> None:
-        """Overwrite all of it."""
         ctypes.memset(self._memory, value, self.size)
 
 
@@ -108,7 +105,6 @@ def test_many_descriptors(rig: Rig) -> None:
     assert finish(sender.submit(receiver.session, pieces(src, dst, 3000))) is True
 
     assert dst.read() == src.read()
-    assert sender.capacity(receiver.session) == 1024
 
 
 def test_a_push_of_nothing_is_done(rig: Rig) -> None:
@@ -126,18 +122,6 @@ def test_an_unknown_target_fails(rig: Rig) -> None:
 
     assert finish(push) is False
     assert push.poll() is False
-
-
-def test_a_source_outside_the_spans_is_refused(rig: Rig) -> None:
-    """Over TCP, Mooncake would send any memory of the process: we must not ask it to."""
-    src, dst = Buffer(64), Buffer(64)
-    sender, receiver = rig.prefill.sender(src.spans), rig.decode.receiver(dst.spans)
-
-    for copy in (Copy(src.addr + 32, dst.addr, 33), Copy(src.addr - 1, dst.addr, 1), Copy(src.addr, dst.addr, 0)):
-        with pytest.raises(EngineError, match="not registered"):
-            sender.submit(receiver.session, CopyPlan.of([copy]))
-
-    assert dst.read() == bytes(64)
 
 
 def test_a_destination_outside_the_spans_fails(rig: Rig) -> None:
@@ -212,7 +196,7 @@ def test_two_receivers_over_the_same_memory_are_independent(rig: Rig) -> None:
 
 
 def test_threads_may_push_at_once(rig: Rig) -> None:
-    """Four threads with one sender: every byte lands, and the count of writes in flight comes back to none."""
+    """Four threads with one sender: every byte lands."""
     src, dst = Buffer(400 * 8192, 6), Buffer(400 * 8192)
     sender, receiver = rig.prefill.sender(src.spans), rig.decode.receiver(dst.spans)
     copies = list(pieces(src, dst, 400))
@@ -234,7 +218,6 @@ def test_threads_may_push_at_once(rig: Rig) -> None:
 
     assert results == [True] * 20
     assert dst.read() == src.read()
-    assert sender.capacity(receiver.session) == 1024
 
 
 def test_a_closed_factory_has_no_engines(rig: Rig) -> None:
@@ -247,3 +230,21 @@ def test_a_closed_factory_has_no_engines(rig: Rig) -> None:
 
     assert finish(sender.submit(receiver.session, pieces(src, dst, 1))) is False
     assert dst.read() == bytes(64)
+
+
+def test_the_engine_in_memory_lands_the_bytes_of_a_failed_push_later() -> None:
+    """E1, as tests of the hand-off rely on it: whatever becomes of the source, unless the receiver has been closed."""
+    fabric, src, dst = MemoryFabric(), Buffer(64, 7), Buffer(64)
+    sender, receiver = fabric.factory("p").sender(src.spans), fabric.factory("d").receiver(dst.spans)
+    fabric.fail_next(2)
+    push = sender.submit(receiver.session, pieces(src, dst, 1))
+    assert (push.poll(), dst.read()) == (False, bytes(64))
+
+    src.fill(9)
+    assert fabric.land_all() == 1
+    assert (push.poll(), dst.read()) == (False, b"\x07" * 64)
+
+    sender.submit(receiver.session, pieces(src, dst, 1))
+    receiver.close()
+    assert fabric.land_all() == 0
+    assert dst.read() == b"\x07" * 64

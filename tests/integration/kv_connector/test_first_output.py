@@ -16,6 +16,7 @@ from baton.kv_connector.scheduler_side.first_output import END_AFTER_S
 from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
 
 TOKEN = 7
+CLIENT = 3  # the server process that has the requests
 
 
 class Engine:
@@ -30,11 +31,11 @@ class Engine:
         """A request arrives whose stream begins here."""
         params = TransferParams(transfer_id=name * 32, role="prefill", peer="", first_token=True, relays=relays)
         request = request_of(name, tokens, params, **({"max_tokens": 50} | sampling))
+        request.client_index = CLIENT
         self.scheduler.add_request(request)
         return request
 
     def schedule(self) -> SchedulerOutput:
-        """Begin a step."""
         output = self.scheduler.schedule()
         self.computed.append(output.total_num_scheduled_tokens)
         self.ready = {
@@ -55,10 +56,10 @@ class Engine:
                 kv_connector_output=KVConnectorOutput(finished_sending=set(sent)),
             ),
         )
+        assert {client for client, those in told.items() if those.outputs} <= {CLIENT}
         return [output for those in told.values() for output in those.outputs]
 
     def step(self, **more: Any) -> list[EngineCoreOutput]:
-        """One step."""
         return self.end(self.schedule(), **more)
 
 
@@ -157,8 +158,9 @@ def test_one_that_is_aborted_leaves_nothing(engine: Callable[..., Engine]) -> No
 
 
 def test_other_legs_are_as_before(engine: Callable[..., Engine]) -> None:
-    """A leg whose answer stays here ends with what its own parameters say."""
+    """A leg whose answer stays here ends with what its own parameters say, also in a step in which one is left open."""
     made = engine()
     made.ask("a", 40, relays=False, max_tokens=1)
+    made.ask("b", 40)
 
-    assert reasons(made.step()) == [([TOKEN], FinishReason.LENGTH)]
+    assert reasons(made.step()) == [([TOKEN], FinishReason.LENGTH), ([TOKEN], None)]

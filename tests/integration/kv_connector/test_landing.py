@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.handoff.metadata import DecodeStep
 from tests.support.fake_device import FakeDevice, Run, Stream
+from tests.support.memory_engine import MemoryFabric
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Ranks
 
 TOKENS = 2 * BLOCK_TOKENS

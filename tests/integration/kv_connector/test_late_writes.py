@@ -141,7 +141,6 @@ class Bench:
         return self._sender.submit(self.receivers[receiver].session, CopyPlan.of([copy]))
 
     def end(self, push: Push) -> bool:
-        """Wait until a push has ended."""
         wait_for(lambda: push.poll() is not None)
         return bool(push.poll())
 
@@ -150,7 +149,6 @@ class Bench:
         wait_for(lambda: bool(self.target[half * HALF + MIB]))
 
     def close(self) -> None:
-        """Destroy everything."""
         self._factory.close()
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -45,8 +44,7 @@ def test_the_node_hears_of_a_reservation(tmp_path: Path) -> None:
     async def wait(ranks: Ranks) -> bool:
         outcomes = Outcomes(tmp_path)
         outcomes.start()
-        ranks.ask("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.hand_over()
         heard = await outcomes.wait_until_reserved("a", 20)
         outcomes.stop()
         return heard
@@ -102,20 +100,6 @@ def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(t
         assert ranks.arrived({7: 6})
 
 
-def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
-    """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly."""
-    with Ranks(tmp_path) as ranks:
-        ranks.ask("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
-        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
-
-        ranks.wait_until(lambda: ranks.closed == ["d-a"])
-
-        assert ranks.failed == {"d-a": "preempted"}
-        assert ranks.decode.snapshot()["totals"]["fences"] == 0
-
-
 def test_a_cancel_ends_both_sides(tmp_path: Path) -> None:
     """The proxy tells P alone: what P holds is released, and D, which waits for it, hears at once."""
     with Ranks(tmp_path) as ranks:
@@ -159,26 +143,21 @@ def test_other_weights_are_refused_before_any_byte_moves(tmp_path: Path) -> None
         assert ranks.prefill.snapshot()["totals"]["bytes"] == 0
 
 
-@contextmanager
-def ending_step(ranks: Ranks) -> Iterator[None]:
-    """A forward pass as vLLM runs it: the step is ended whatever happens in it."""
-    try:
-        yield
-    finally:
-        ranks.prefill.end_step()
+STEP = PrefillStep(
+    started=[StartedPrompt("a", "p-a", Prompt(16, 1, b"prompt a"))], progress=[Progress("p-a", [[1]], 1)]
+)
 
 
 def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
     """I1: vLLM calls `wait_for_save` while the exception propagates; the layers behind it were never written."""
     with Ranks(tmp_path) as ranks:
         ranks.ask("a", 16, [7])
-        prompt = Prompt(16, 1, b"prompt a")
-        ranks.prefill.begin_step(
-            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [[1]], 1)])
-        )
+        ranks.prefill.begin_step(STEP)
         ranks.prefill.layer_written("layer.0")
-        with pytest.raises(MemoryError), ending_step(ranks):
+        try:
             raise MemoryError
+        except MemoryError:
+            ranks.prefill.end_step()
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
@@ -189,14 +168,7 @@ def test_a_prompt_that_is_voided_in_the_step_in_which_it_starts_is_never_pushed(
     """I2: some of its blocks were never its own."""
     with Ranks(tmp_path) as ranks:
         ranks.ask("a", 16, [7])
-        prompt = Prompt(16, 1, b"prompt a")
-        ranks.prefill.begin_step(
-            PrefillStep(
-                started=[StartedPrompt("a", "p-a", prompt)],
-                progress=[Progress("p-a", [[1]], 1)],
-                voids=[("p-a", "blocks that are still read are gone")],
-            )
-        )
+        ranks.prefill.begin_step(replace(STEP, voids=[("p-a", "blocks that are still read are gone")]))
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
@@ -303,23 +275,24 @@ def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
         assert ending.reserve_sent_s < ending.at_s
 
 
-def test_a_failed_transfer_is_remembered_and_not_measured(tmp_path: Path) -> None:
-    """P says how far it got and why it ended; D says when it gave up. No figure is made of it."""
+def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
+    """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly. It is remembered, not measured."""
     with Ranks(tmp_path) as ranks:
-        ranks.ask("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        send_a_block(ranks)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
+        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
+        assert ranks.failed == {"d-a": "preempted"}
+        assert not ranks.endings["d-a"].committed
+        assert ranks.decode.snapshot()["totals"]["fences"] == 0
         snapshot = ranks.prefill.snapshot()
         (record,) = snapshot["recent"]
-
         assert (record["state"], record["reason"]) == ("failed", "preempted")
         assert "failed" in record["timings_s"]
         assert record["exposed_push_s"] is None
         assert sum(snapshot["histograms"]["exposed_push_s"]["counts"]) == 0
         assert (snapshot["totals"]["failed"], len(snapshot["failures"])) == (1, 1)
-        assert not ranks.endings["d-a"].committed
 
 
 def send_raw(ranks: Ranks, payloads: list[bytes]) -> None:

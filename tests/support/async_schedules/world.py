@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.worker_side import decode, prefill
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
@@ -29,6 +28,7 @@ from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Wr
 from tests.support.async_schedules.wire import Wire
 from tests.support.described import fingerprint
 from tests.support.fake_device import FakeDevice, Run
+from tests.support.memory_engine import MemoryFabric
 from tests.support.ranks import SECRET, Memory
 
 PATIENCE = 400  # steps without new prompts until a schedule counts as stuck
@@ -234,7 +234,7 @@ class World:
                 engines=self._fabric.factory("p"),
                 incarnation=11,
                 digests=self.source.digests,
-                record=stream,
+                stream=stream,
                 **common,
             ),
             decode.DecodeWorker(

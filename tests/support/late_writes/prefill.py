@@ -7,6 +7,7 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.sync import HOST_STREAM
 from tests.support.late_writes.node import (
     BLOCK_TOKENS,
     LAYERS,
@@ -29,7 +30,7 @@ def main(*, folder: str, host: str) -> int:
         introduction=introduction("P", "prefill", memory),
         engines=MooncakeFactory(host=host, push_timeout_s=60),
         incarnation=11,
-        record=lambda: None,
+        stream=HOST_STREAM,
         digests=no_digests,
     )
     worker.start()

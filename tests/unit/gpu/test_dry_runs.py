@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.engine.memory import MemoryReceiver
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
@@ -18,6 +17,7 @@ from tests.gpu import e9_watchdog, e10_digests, rank
 from tests.gpu.harness import SCRIPTS, Scale, find_script, run_script
 from tests.gpu.late import LateAccelerator, late
 from tests.support.late_device import LateEvent, LateStream
+from tests.support.memory_engine import MemoryReceiver
 
 ROOT = Path(__file__).parents[3]
 NOT_THERE = ("vllm", "pydantic", "aiohttp", "fastapi", "httpx", "uvicorn", "uvloop", "prometheus_client", "zmq")

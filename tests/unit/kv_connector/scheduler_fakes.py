@@ -1,5 +1,6 @@
 """Stand-ins for vLLM's scheduler objects: only the attributes that the connector reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,6 @@ class FakeBlock:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is vLLM's placeholder."""
         return self.block_id == 0
 
 
@@ -37,7 +37,6 @@ class FakePool:
 
     @property
     def null_block(self) -> FakeBlock:
-        """The placeholder."""
         return self.blocks[0]
 
     def allocate(self, count: int) -> list[FakeBlock]:
@@ -47,18 +46,15 @@ class FakePool:
         return free
 
     def touch(self, blocks: Any) -> None:
-        """One more reference each."""
         for block in blocks:
             block.ref_cnt += 1
 
     def free_blocks(self, blocks: Any) -> None:
-        """One reference less each."""
         for block in blocks:
             block.ref_cnt -= 1
             assert block.ref_cnt >= 0, f"block {block.block_id} was freed twice"
 
     def get_num_free_blocks(self) -> int:
-        """Without the null block."""
         return sum(block.ref_cnt == 0 for block in self.blocks[1:])
 
 
@@ -82,7 +78,6 @@ class FakeRequest:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Length of the prompt."""
         return len(self.prompt_token_ids)
 
 
@@ -131,21 +126,25 @@ def config(runtime_dir: Path, **transfer: Any) -> ConnectorConfig:
 
 
 def step_output(
-    new: list[tuple[str, list[int], int, int]] = (),  # type: ignore[assignment]  # an immutable default
-    cached: list[tuple[str, list[int] | None, int, int]] = (),  # type: ignore[assignment]  # likewise
+    new: Sequence[tuple[str, Any, int, int]] = (),
+    cached: Sequence[tuple[str, Any, int, int]] = (),
     preempted: set[str] | None = None,
 ) -> Any:
-    """A `SchedulerOutput`: per request its id, its new blocks, tokens computed before, tokens scheduled."""
+    """A `SchedulerOutput`: per request its id, its new blocks (a tuple: by KV cache group), tokens computed before, tokens scheduled."""
     return SimpleNamespace(
         preempted_req_ids=preempted or set(),
         scheduled_new_reqs=[
-            SimpleNamespace(req_id=r, block_ids=(blocks,), num_computed_tokens=computed, prompt_token_ids=[])
+            SimpleNamespace(req_id=r, block_ids=_by_group(blocks), num_computed_tokens=computed, prompt_token_ids=[])
             for r, blocks, computed, _ in new
         ],
         scheduled_cached_reqs=SimpleNamespace(
             req_ids=[r for r, *_ in cached],
-            new_block_ids=[None if blocks is None else (blocks,) for _, blocks, *_ in cached],
+            new_block_ids=[None if blocks is None else _by_group(blocks) for _, blocks, *_ in cached],
             num_computed_tokens=[computed for _, _, computed, _ in cached],
         ),
         num_scheduled_tokens={r: scheduled for r, _, _, scheduled in [*new, *cached]},
     )
+
+
+def _by_group(blocks: list[int] | tuple[list[int], ...]) -> tuple[list[int], ...]:
+    return blocks if isinstance(blocks, tuple) else (blocks,)

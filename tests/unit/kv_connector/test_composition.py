@@ -26,12 +26,10 @@ class Host:
         self.told: list[tuple[int, int]] = []  # blocks, tokens to load
 
     def get_num_new_matched_tokens(self, _request: Any, _computed: int) -> tuple[int, bool]:
-        """See vLLM."""
         self.asked += 1
         return self.has_tokens, bool(self.has_tokens)
 
     def update_state_after_alloc(self, _request: Any, blocks: Any, tokens: int) -> None:
-        """See vLLM."""
         self.told.append((len(blocks.blocks[0]), tokens))
 
 

@@ -16,15 +16,6 @@ GROUPS = (Group(), Group(window=33))  # of blocks of 16 tokens
 TOKENS = 80  # the last token reads from 47 on, the last one of block 2
 
 
-def step(new: list[Any] = (), cached: list[Any] = (), **more: Any) -> Any:  # type: ignore[assignment]  # immutable
-    """A step in which requests get blocks of both groups."""
-    output = step_output(new, cached, **more)
-    for one, (_, blocks, *_) in zip(output.scheduled_new_reqs, new, strict=True):
-        one.block_ids = blocks
-    output.scheduled_cached_reqs.new_block_ids = [blocks for _, blocks, *_ in cached]
-    return output
-
-
 class Prefill:
     """A prefill node's scheduler side that computes a prompt in two chunks."""
 
@@ -35,26 +26,20 @@ class Prefill:
         self.request = request("prefill", TOKENS)
         self.side.add_request(self.request)
         table = [0 if place in null_in else 11 + place for place in range(5)]
-        self.first = self.side.take_step(step(new=[("r1", ([1, 2, 3], table[:3]), 0, 48)]))
-        self.last = self.side.take_step(step(cached=[("r1", ([4, 5], table[3:]), 48, 32)]))
+        self.first = self.side.take_step(step_output(new=[("r1", ([1, 2, 3], table[:3]), 0, 48)]))
+        self.last = self.side.take_step(step_output(cached=[("r1", ([4, 5], table[3:]), 48, 32)]))
 
     def pinned(self) -> list[int]:
         """Blocks with a reference of ours."""
         return [block.block_id for block in self.pool.blocks if block.ref_cnt]
 
 
-def test_the_workers_hear_of_every_groups_blocks() -> None:
-    """In the order of the groups."""
-    made = Prefill()
-
-    assert made.first.progress == [Progress("r1", [[1, 2, 3], [11, 12, 13]], 3)]
-    assert made.last.progress == [Progress("r1", [[4, 5], [14, 15]], 5)]
-
-
 def test_what_a_window_would_free_at_the_end_is_pinned_until_it_has_been_sent() -> None:
     """I2: vLLM frees block 2 of the second group when the request ends, before it asks whether that is needed."""
     made = Prefill()
 
+    assert made.first.progress == [Progress("r1", [[1, 2, 3], [11, 12, 13]], 3)]
+    assert made.last.progress == [Progress("r1", [[4, 5], [14, 15]], 5)]
     assert made.pinned() == [13, 14, 15]
     assert made.side.finish_request(made.request, aborted=False)
     assert made.pinned() == [13, 14, 15]
@@ -70,7 +55,7 @@ def test_a_void_prompt_is_not_pinned(how: str) -> None:
     if how == "aborted":
         made.side.finish_request(made.request, aborted=True)
     else:
-        made.side.take_step(step(preempted={"r1"}))
+        made.side.take_step(step_output(preempted={"r1"}))
 
     assert made.pinned() == []
 
@@ -100,7 +85,7 @@ class Decode:
         assert missing == tokens - 1 - local
         groups = [[self.pool.blocks[0]] * first + self.pool.allocate(stop - first) for first, stop in places]
         self.side.allocated(made, groups, missing)
-        (reserved,) = self.side.take_step(step()).reserved
+        (reserved,) = self.side.take_step(step_output()).reserved
         return reserved.wish
 
 
@@ -118,6 +103,10 @@ def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
 
     assert (wish.tokens, wish.first_token) == (TOKENS, 0)
     assert wish.blocks == [[1, 2, 3, 4, 5], [0, 0, 6, 7, 8]]
+    # I3: one reference each beside vLLM's, until the epoch is closed, and none on the null block
+    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[2] * 8, 0]
+    decode.side.update(DecodeReport(closed=["r1"]), set())
+    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[1] * 8, 0]
 
 
 def test_a_block_for_the_last_token_alone_is_not_reserved(decode: Decode) -> None:
@@ -126,15 +115,6 @@ def test_a_block_for_the_last_token_alone_is_not_reserved(decode: Decode) -> Non
 
     assert wish.first_token == 32
     assert wish.blocks == [[3, 4, 5, 0], [0, 6, 7, 0]]
-
-
-def test_blocks_of_all_groups_are_held_and_the_null_block_is_not(decode: Decode) -> None:
-    """I3: one reference each beside vLLM's, until the epoch is closed."""
-    decode.admit(TOKENS, 0, (0, 5), (2, 5))
-
-    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[2] * 8, 0]
-    decode.side.update(DecodeReport(closed=["r1"]), set())
-    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[1] * 8, 0]
 
 
 def test_a_prompt_of_which_only_the_last_token_is_missing_is_not_asked_for(decode: Decode) -> None:

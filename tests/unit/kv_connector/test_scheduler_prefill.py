@@ -9,7 +9,7 @@ from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
-from baton.kv_connector.vllm_compat.lora import Adapter, Adapters
+from baton.kv_connector.vllm_compat.lora import Adapters
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
 
 
@@ -18,8 +18,7 @@ class Changing(Adapters):
 
     changed = False
 
-    def name_of(self, adapter: Adapter) -> str:
-        """As it was, or otherwise."""
+    def name_of(self, adapter: Any) -> str:
         return f"{adapter.lora_name} {self.changed}"
 
 
@@ -55,12 +54,15 @@ def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> Non
 
 
 def test_prefix_hit_blocks_are_ready_with_the_step_that_first_schedules_them() -> None:
-    """E5: the hit's blocks are named in the first step, ready with its events and not before."""
-    side = scheduler(request("prefill", 40))
+    """E5: they are named in the first step, ready with its events and not before; the prompt says how many tokens were cached."""
+    side = scheduler(request("prefill", 60))
 
-    step = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
+    first = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
+    second = side.take_step(step_output(cached=[("r1", [10], 40, 20)]))
 
-    assert step.progress == [Progress("r1", [[1, 2, 9]], 3)]
+    assert first.progress == [Progress("r1", [[1, 2, 9]], 2)]
+    assert [started.prompt.cached_tokens for started in first.started] == [32]
+    assert second.started == []
 
 
 def test_a_finished_prompt_keeps_its_blocks() -> None:
@@ -103,7 +105,8 @@ def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks(amon
     side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
 
     step = side.take_step(step_output(new=[], preempted={"r1"}))
-    later = side.take_step(step_output(**{among: [("r1", [8, 9, 10], 0, 40)]}))  # type: ignore[arg-type]  # one of them
+    again = [("r1", [8, 9, 10], 0, 40)]
+    later = side.take_step(step_output(new=again) if among == "new" else step_output(cached=again))
 
     assert step.voids == [("r1", "preempted")]
     assert (later.started, later.progress) == ([], [])
@@ -182,17 +185,6 @@ def test_each_answer_to_a_prompt_may_have_a_transfer() -> None:
 
     assert [one.transfer_id == "a" * 32 for one in started] == [True, False]
     assert [one.group for one in started] == ["", "a" * 32]
-
-
-def test_a_prompt_says_how_much_of_it_was_cached() -> None:
-    """What the prefix cache held when the prompt was first scheduled; later chunks are work that was done."""
-    side = scheduler(request("prefill", 60))
-
-    first = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
-    second = side.take_step(step_output(cached=[("r1", [10], 40, 20)]))
-
-    assert [started.prompt.cached_tokens for started in first.started] == [32]
-    assert second.started == []
 
 
 def test_an_adapter_that_changed_in_the_queue_has_its_prompt_given_up() -> None:

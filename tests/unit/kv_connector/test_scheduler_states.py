@@ -13,8 +13,7 @@ from baton.kv_connector.layout.groups import STATE, Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request
-from tests.unit.kv_connector.test_scheduler_groups import step
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 GROUPS = (Group(), STATE)  # of blocks of 16 tokens, and of one block
 
@@ -34,25 +33,17 @@ def prefill(pool: FakePool | None = None) -> PrefillScheduler:
 
 
 def test_p_computes_all_tokens_but_the_last() -> None:
-    """D needs the state after those; another token of P's would be computed over it."""
-    made, tokens = on_prefill(40), list(range(40))
+    """D needs the state after those; another token of P's would be computed over it. The prompt is known by all (I7)."""
+    made, tokens, whole = on_prefill(40), list(range(40)), prompt_hash(on_prefill(40))
     made.prompt_token_ids = tokens
+    side = prefill()
 
-    prefill().add_request(made)
+    side.add_request(made)
+    (started,) = side.take_step(step_output(new=[("r1", ([1, 2, 3], [9]), 0, 39)])).started
 
     assert (made.num_prompt_tokens, made.num_tokens, made.max_tokens) == (39, 39, 1)
     assert made.prompt_token_ids == list(made.all_token_ids) == list(range(39))
     assert len(tokens) == 40  # whoever else has the list counts as before
-
-
-def test_the_prompt_is_known_by_all_of_its_tokens() -> None:
-    """I7: D names the prompt that it was given."""
-    made, whole = on_prefill(40), prompt_hash(on_prefill(40))
-    side = prefill()
-
-    side.add_request(made)
-    (started,) = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 39)])).started
-
     assert (started.prompt.tokens, started.prompt.prompt_hash) == (40, whole)
 
 
@@ -63,7 +54,7 @@ def test_an_adapter_that_has_not_changed_is_known_still() -> None:
     side._adapters = SimpleNamespace(name_of=lambda adapter: adapter.lora_name)  # type: ignore[assignment]
 
     side.add_request(made)
-    found = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 39)]))
+    found = side.take_step(step_output(new=[("r1", ([1, 2, 3], [9]), 0, 39)]))
 
     assert (len(found.started), found.abandoned) == (1, [])
 
@@ -109,7 +100,7 @@ def test_a_prompt_that_needs_its_last_token_is_not_handed_over(changed: dict[str
     side = prefill()
 
     side.add_request(made)
-    found = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 40)]))
+    found = side.take_step(step_output(new=[("r1", ([1, 2, 3], [9]), 0, 40)]))
 
     assert made.num_prompt_tokens == 40
     assert [abandoned.reason for abandoned in found.abandoned if words in abandoned.reason]
@@ -122,8 +113,8 @@ def test_the_state_stands_where_the_last_chunk_ends() -> None:
     side = prefill(pool)
     side.add_request(made)
 
-    first = side.take_step(step(new=[("r1", ([1, 2], [9]), 0, 32)]))
-    last = side.take_step(step(cached=[("r1", ([3, 4], []), 32, 17)]))
+    first = side.take_step(step_output(new=[("r1", ([1, 2], [9]), 0, 32)]))
+    last = side.take_step(step_output(cached=[("r1", ([3, 4], []), 32, 17)]))
 
     assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
     assert last.progress == [Progress("r1", [[3, 4], []], 4)]
@@ -137,10 +128,10 @@ def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
     """What its later computation leaves in another block is for nobody."""
     side, made = prefill(), on_prefill(50)
     side.add_request(made)
-    side.take_step(step(new=[("r1", ([1, 2], [9]), 0, 32)]))
+    side.take_step(step_output(new=[("r1", ([1, 2], [9]), 0, 32)]))
 
-    voided = side.take_step(step(preempted={"r1"}))
-    again = side.take_step(step(cached=[("r1", ([5, 6, 7, 8], [10]), 0, 49)]))
+    voided = side.take_step(step_output(preempted={"r1"}))
+    again = side.take_step(step_output(cached=[("r1", ([5, 6, 7, 8], [10]), 0, 49)]))
 
     assert [request_id for request_id, _ in voided.voids] == ["r1"]
     assert again.progress == []
@@ -165,7 +156,7 @@ def test_d_asks_for_the_state_before_the_last_token(
 
     assert side.match(made, 0) == (tokens - 1, True)
     side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)
-    (reserved,) = side.take_step(step()).reserved
+    (reserved,) = side.take_step(step_output()).reserved
 
     assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
     assert reserved.wish.blocks == wanted

@@ -14,7 +14,6 @@ class Peers:
         self.alive = True
 
     def ask(self, host: str, port: int) -> None:
-        """What `PeerReachability` calls in its thread."""
         self.asked.append((host, port))
         assert self.may_answer.wait(5)
         if not self.alive:

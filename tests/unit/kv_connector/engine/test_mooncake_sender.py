@@ -27,7 +27,6 @@ class FakeMooncake:
         return len(self.writes)
 
     def transfer_check_status(self, write: int) -> int:
-        """Where it stands."""
         return self.statuses[write]
 
     def end(self, count: int, status: int = 1) -> None:
@@ -98,7 +97,7 @@ def test_copies_are_taken_from_the_plan_as_they_may_be_begun(sender: MooncakeSen
     plan = CountingPlan.of(COPIES)
 
     push = sender.submit("d", plan)
-    assert (len(mooncake.writes), plan.made, sender.capacity("d")) == (4, 4, 0)
+    assert (len(mooncake.writes), plan.made) == (4, 4)
     mooncake.end(3)
     assert push.poll() is None
     assert (len(mooncake.writes), plan.made) == (7, 7)
@@ -107,19 +106,22 @@ def test_copies_are_taken_from_the_plan_as_they_may_be_begun(sender: MooncakeSen
 
     assert push.poll() is True
     assert mooncake.writes == [("d", *copy) for copy in COPIES]
-    assert sender.capacity("d") == 4
+    assert not sender._in_flight
 
 
 def test_a_failed_push_begins_no_further_copy(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
-    """What is in flight may go on; what is not stays where it is."""
+    """What is in flight may go on, and counts until it has ended; what is not stays where it is."""
     push = sender.submit("d", CopyPlan.of(COPIES))
     mooncake.end(1, status=-1)
 
     assert push.poll() is False
-    mooncake.end(3)
+    sender.submit("d", CopyPlan.of(COPIES))
+    assert len(mooncake.writes) == 4 + 1
+    mooncake.end(4)
     assert push.poll() is False
-    assert len(mooncake.writes) == 4
-    assert sender.capacity("d") == 4
+    assert len(mooncake.writes) == 4 + 1
+    sender.submit("d", CopyPlan.of(COPIES))
+    assert len(mooncake.writes) == 4 + 1 + 3
 
 
 def test_a_push_that_was_not_looked_after_does_not_fail_at_its_next_look(

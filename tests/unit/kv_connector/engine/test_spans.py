@@ -72,8 +72,3 @@ def test_every_part_of_a_plan_is_checked() -> None:
     """A plan has a part per layer."""
     with pytest.raises(EngineError, match="not registered"):
         Spans(SPANS).check_sources(CopyPlan.joined([CopyPlan.of([Copy(1_000, 0, 1)]), CopyPlan.of([Copy(1, 0, 1)])]))
-
-
-def test_a_plan_of_nothing_may_be_sent() -> None:
-    """There is no source that could be wrong."""
-    Spans(SPANS).check_sources(CopyPlan((), 0))

@@ -18,6 +18,7 @@ from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePo
 
 VOCABULARY = 100
 TOKEN = SampledToken(id=7)
+ENDING = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
 FIVE = SampledToken(id=7, logprob_ids=(7, 1, 2, 3, 4, 5), logprobs=(-1.0,) * 6, rank=2)
 
 
@@ -37,16 +38,19 @@ def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
     made.close()
 
 
-def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> None:
-    """The request's KV comes, with a token."""
+def reserve(side: DecodeScheduler, req: Any) -> None:
+    """The request arrives, and its blocks are reserved."""
     side.add_request(req)
     tokens, _ = side.match(req, 0)
-    assert tokens is not None
     assert tokens == req.num_prompt_tokens
     side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
-    ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
+
+
+def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> None:
+    """The request's KV comes, with a token."""
+    reserve(side, req)
     tokens_said = {req.request_id: token} if token else {}
-    side.update(DecodeReport(endings={req.request_id: ending}, first_tokens=tokens_said), {req.request_id})
+    side.update(DecodeReport(endings={req.request_id: ENDING}, first_tokens=tokens_said), {req.request_id})
 
 
 @pytest.mark.parametrize(
@@ -116,18 +120,6 @@ def test_a_prompt_of_which_only_the_last_token_is_missing(
     assert side.match(req, 32) == (tokens, first_token)
 
 
-def test_an_engine_that_cannot_start_with_tokens_asks_for_none(tmp_path: Path) -> None:
-    """With another scheduler than ours."""
-    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
-    side.bind_pool(FakePool(33))
-
-    received(side, req := request("decode", 40, first_token=True), TOKEN)
-
-    assert "baton_start" not in req.__dict__
-    assert side.snapshot()["first_tokens"] == ""
-    side.close()
-
-
 @pytest.mark.parametrize(
     ("sampling", "first_token", "logprobs"), [("d", True, 0), ("d", False, None), ("", True, None)]
 )
@@ -144,14 +136,10 @@ def test_the_prefill_worker_is_told_whose_token_to_take(sampling: str, first_tok
 
 def test_a_token_that_one_rank_has_heard_of_stays_known(side: DecodeScheduler) -> None:
     """Another rank's part arrives a step later, and its commit has no token."""
-    side.add_request(req := request("decode", 40, first_token=True))
-    tokens, _ = side.match(req, 0)
-    assert tokens is not None
-    side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
-    ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
+    reserve(side, req := request("decode", 40, first_token=True))
 
-    side.update(DecodeReport(endings={"r1": ending}, first_tokens={"r1": TOKEN}), set())
-    side.update(DecodeReport(endings={"r1": ending}), {"r1"})
+    side.update(DecodeReport(endings={"r1": ENDING}, first_tokens={"r1": TOKEN}), set())
+    side.update(DecodeReport(endings={"r1": ENDING}), {"r1"})
 
     assert req.__dict__["baton_start"].tokens == [TOKEN]
 
@@ -255,12 +243,36 @@ def test_the_prefill_node_s_token_starts_no_answer_of_which_tokens_are_known(sid
     assert "baton_start" not in req.__dict__
 
 
-def test_an_engine_with_another_scheduler_refuses_them(tmp_path: Path) -> None:
-    """The node's HTTP side does so before."""
+def test_an_engine_with_another_scheduler_starts_with_no_tokens(tmp_path: Path) -> None:
+    """It asks a prefill node for none, and refuses a client's, as the node's HTTP side does before."""
     side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
     side.bind_pool(FakePool(33))
+    received(side, req := request("decode", 40, first_token=True), TOKEN)
+    side.add_request(request("decode", 40, start=((5,),), peer="", request_id="r2", transfer_id="b" * 32))
 
-    side.add_request(request("decode", 40, start=((5,),), peer=""))
-
+    assert "baton_start" not in req.__dict__
+    assert side.snapshot()["first_tokens"] == ""
     assert side.snapshot()["refused"] == {"start": 1}
     side.close()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relays", "more", "max_tokens"),
+    [
+        ("d", True, {}, 1),
+        ("d", False, {}, 20),
+        ("d", True, {"prompt_embeds": "given"}, 1),
+        ("", True, {}, 20),
+    ],
+)
+def test_a_leg_that_is_the_beginning_of_a_stream_ends_early(
+    sampling: str, relays: bool, more: dict[str, Any], max_tokens: int
+) -> None:
+    """Whatever its prompt is; an engine without our scheduler counts that it cannot."""
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, sampling=sampling)
+    side.bind_pool(FakePool(33))
+
+    side.add_request(req := request("prefill", 40, relays=relays, **more))
+
+    assert req.max_tokens == max_tokens
+    assert side.snapshot()["refused"] == ({} if sampling or not relays else {"relay": 1})

@@ -42,7 +42,6 @@ class Engine:
         return self.owned.pop(name)
 
     def step(self) -> None:
-        """One whole step."""
         self.check.step_begins(step_output())
         self.check.step_ends()
 

@@ -65,7 +65,6 @@ class Standstill:
         self.side.take_step(step_output())
 
     def add(self, name: str, blocks: int) -> None:
-        """A request arrives."""
         transfer_id = name.encode().hex().zfill(32)
         made = request("decode", blocks * BLOCK_TOKENS, request_id=name, transfer_id=transfer_id)
         self.requests[name] = made

@@ -19,12 +19,10 @@ class Connector:
         self.steps = 0
 
     def take_events(self) -> list[Any]:
-        """A step has ended."""
         self.steps += 1
         return []
 
     def get_kv_connector_stats(self) -> Any:
-        """Statistics of a step."""
         return "of a step"
 
 
@@ -48,12 +46,10 @@ class Base:
         self.cached: list[int] = []
 
     def allocate(self, *asked: Any, **more: Any) -> Any:
-        """Give out blocks, if there are any."""
         self.asked.append((*asked[1:], more))
         return [] if self.free else None
 
     def update_from_output(self, step: Any, output: Any) -> dict[int, EngineCoreOutputs]:
-        """Take in a step."""
         self.connector.take_events()
         if output.kv_connector_output is not None:
             self.finished_recving_kv_req_ids |= output.kv_connector_output.finished_recving
@@ -88,11 +84,9 @@ class Request:
         self.totals = {"started": 0}
 
     def is_finished(self) -> bool:
-        """Whether it has ended."""
         return self.finished
 
     def record_event(self, kind: Any, _at_s: float) -> None:
-        """Something has happened."""
         self.events.append(kind)
 
 

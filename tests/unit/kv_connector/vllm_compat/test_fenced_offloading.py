@@ -19,7 +19,6 @@ class Scheduler:
         self.told: list[tuple[int, set[int]]] = []
 
     def update_state_after_alloc(self, _request: Any, _blocks: Any, tokens: int) -> None:
-        """See vLLM."""
         self.told.append((tokens, set(self._current_batch_allocated_block_ids)))
 
 

@@ -20,7 +20,6 @@ class Layer:
         self.__dict__.update(attributes)
 
     def get_attn_backend(self) -> Any:
-        """The backend's class."""
         return SimpleNamespace(get_name=lambda: self._backend)
 
 
@@ -119,11 +118,6 @@ def test_states_are_told_apart() -> None:
 def test_a_block_is_as_long_as_the_connector_counts_it() -> None:
     """Beside states vLLM's own number is another one in each of its processes."""
     assert fingerprint_of(config(CPU_LAYER), "abc", block_tokens=384).block_size_tokens == 384
-
-
-def test_a_given_name_is_taken_as_it_is() -> None:
-    """A caller that knows the backend need not have loaded a model."""
-    assert fingerprint_of(config(), "abc", attention="X").attention == "X"
 
 
 def test_a_process_without_a_model_cannot_be_described() -> None:

@@ -55,24 +55,20 @@ def test_a_vllm_that_knows_failed_requests_is_told_no_blocks() -> None:
     assert loads.take_blocks() == set()
 
 
-@pytest.mark.usefixtures("_old")
-@pytest.mark.parametrize(("status", "tokens"), [("WAITING_FOR_REMOTE_KVS", 0), ("RUNNING", 32)])
-def test_a_request_whose_receive_failed_starts_from_nothing(status: str, tokens: int) -> None:
-    """Else vLLM would compute in the blocks that a peer may still write to (I3). One that runs is left alone."""
+@pytest.mark.parametrize(
+    ("knows", "status", "tokens"),
+    [(False, "WAITING_FOR_REMOTE_KVS", 0), (False, "RUNNING", 32), (True, "WAITING_FOR_REMOTE_KVS", 32)],
+)
+def test_a_request_whose_receive_failed_starts_from_nothing(
+    monkeypatch: pytest.MonkeyPatch, knows: bool, status: str, tokens: int
+) -> None:
+    """Else vLLM would compute in the blocks that a peer may still write to (I3). Since 0.30 it sees to that by itself."""
+    monkeypatch.setattr(versions, "KNOWS_FAILED_RECEIVES", knows)
     request: Any = SimpleNamespace(status=RequestStatus[status], num_computed_tokens=32)
 
     restart(request)
 
     assert request.num_computed_tokens == tokens
-
-
-def test_a_vllm_that_restarts_requests_by_itself_is_left_alone() -> None:
-    """Since 0.30."""
-    request: Any = SimpleNamespace(status=RequestStatus.WAITING_FOR_REMOTE_KVS, num_computed_tokens=32)
-
-    restart(request)
-
-    assert request.num_computed_tokens == 32
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

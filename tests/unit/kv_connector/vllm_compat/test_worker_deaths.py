@@ -45,25 +45,19 @@ def test_an_engine_core_that_hangs_without_its_worker_is_ended_with_its_stacks()
     assert "wait_for_the_other_host" in done.stderr
 
 
-def test_one_whose_workers_live_goes_on() -> None:
-    """However long they do."""
-    assert run_engine_core("VllmWorker-0", worker_s=PATIENCE_S, end_s=0.05, own_s=0.5).returncode == 0
-
-
-def test_one_that_vllm_ends_in_time_ends_as_vllm_says() -> None:
-    """The orderly way keeps its status and its log."""
-    assert run_engine_core("VllmWorker-1", worker_s=0.05, end_s=PATIENCE_S, own_s=0.5).returncode == 0
-
-
-def test_other_children_may_end() -> None:
-    """They are none of vLLM's workers."""
-    assert run_engine_core("Process-1", worker_s=0.05, end_s=0.05, own_s=0.5).returncode == 0
-
-
-def test_a_program_that_runs_the_engine_in_its_own_process_is_not_ended() -> None:
-    """It may go on long after it has shut the engine down."""
-    done = run_engine_core("VllmWorker-0", worker_s=0.05, end_s=0.05, own_s=0.5, own_name="MainProcess")
-    assert done.returncode == 0
+@pytest.mark.parametrize(
+    ("own_name", "name", "worker_s", "end_s"),
+    [
+        ("EngineCore_DP0", "VllmWorker-0", PATIENCE_S, 0.05),
+        ("EngineCore_DP0", "VllmWorker-0", 0.05, PATIENCE_S),
+        ("EngineCore_DP0", "Process-1", 0.05, 0.05),
+        ("MainProcess", "VllmWorker-0", 0.05, 0.05),
+    ],
+    ids=["its workers live", "vLLM ends it in time", "another child ended", "the engine is in a program's own process"],
+)
+def test_other_processes_end_as_they_would(own_name: str, name: str, worker_s: float, end_s: float) -> None:
+    """With their own status, however long they go on."""
+    assert run_engine_core(name, worker_s=worker_s, end_s=end_s, own_s=0.5, own_name=own_name).returncode == 0
 
 
 def test_a_scheduler_that_gets_its_block_pool_watches_the_workers(

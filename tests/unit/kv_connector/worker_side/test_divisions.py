@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from vllm import _custom_ops as ops
-from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from baton.kv_connector.layout.regions import Division
@@ -93,14 +92,6 @@ def test_a_layers_blocks_are_divided_by_heads() -> None:
 def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, ...]) -> None:
     """Whole blocks are exchanged, or nothing."""
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
-
-
-def test_a_cpu_kernel_that_leaves_no_trace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """VLLM 0.28 does not note it on the layer; tokens in order would be wrong there."""
-    monkeypatch.setattr(cpu_attn, "_get_attn_isa", lambda *_: "vec")
-    view = torch.zeros(3, 2, 16, 16)
-
-    assert divisions_of(engine(backend="CPU_ATTN"), cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
 
 
 def test_tokens_of_an_unknown_backend_are_not_taken_to_be_in_order() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from baton.kv_connector.worker_side import digesting, waiter
 from baton.kv_connector.worker_side.digesting import DigestThread, Part
+from baton.kv_connector.worker_side.landing import default_stream
 from baton.kv_connector.worker_side.sync import recorder
 from baton.kv_connector.worker_side.waiter import FAILED, STOP_S, DeviceWaiter
 from baton.kv_connector.worker_side.worker_factory import _entry_of
@@ -198,7 +199,9 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
         )
         waiting.start()
         module.current_stream(card).launch(cost_s=0.1)
-        event = recorder(card).record()
+        stream = recorder(card)
+        assert (stream.device_type, stream.attention_writes_kv) == ("cuda", True)
+        event = stream.record()
         assert event is not None
         waiting.watch(event, "a")
         host.sleep(1)
@@ -206,8 +209,31 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
 
         assert back == ["a"]
         assert devices[1].waits == {"waiter": 1}
+        module.current_stream(card).launch(cost_s=0.1)
+        begun = host.now()
+        stream.synchronize()
+        assert host.now() - begun >= 0.1
         assert not devices[1].strays
         assert not devices[1].spun
+
+
+def test_late_device_has_what_mooncake_copied_when_its_default_stream_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event is recorded when it is waited for, so that it lies behind every copy acknowledged before; twice is two events."""
+    with VirtualHost() as host:
+        devices = [LateDevice(host, index=number) for number in range(2)]
+        monkeypatch.setattr(torch, "get_device_module", lambda device: LateTorch(host, devices))
+        devices[1].enter()
+        landed = default_stream(torch.device("cuda", 1))
+        assert landed is not None
+        for _ in range(2):
+            devices[1].default_stream.launch(cost_s=0.1)
+            begun = host.now()
+            landed.synchronize()
+            assert host.now() - begun >= 0.1
+
+        assert not devices[1].strays
+        assert not devices[1].spun
+    assert default_stream(torch.device("cpu")) is None  # a copy has ended there when it returns
 
 
 @pytest.mark.parametrize("enters", [True, False])

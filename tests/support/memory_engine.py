@@ -1,4 +1,4 @@
-"""An engine inside one process, with Mooncake's vices, for tests.
+"""A transfer engine inside one process, with Mooncake's vices.
 
 Writes land when the test says: at once (`automatic`), or with `land` and `land_all`. A push that failed is dirty, as
 with Mooncake: what it has not written yet stays on the way and lands later, whatever the sender or its process does
@@ -24,7 +24,6 @@ class MemoryPush:
         self.failed = False
 
     def poll(self) -> bool | None:
-        """See `Push.poll`."""
         if self.failed:
             return False
         return None if self.left else True
@@ -60,13 +59,12 @@ class MemoryFabric:
         self._lock = threading.RLock()
         self._receivers: dict[str, Spans] = {}
         self._on_the_way: deque[_Write] = deque()
-        self._cut: set[str] = set()
         self._fail_next = 0
         self._names = 0
 
-    def factory(self, host: str = "memory", *, max_in_flight: int = 1024) -> "MemoryFactory":
+    def factory(self, host: str = "memory") -> "MemoryFactory":
         """Make the engines of one process called `host`."""
-        return MemoryFactory(self, host, max_in_flight)
+        return MemoryFactory(self, host)
 
     def land(self, count: int = 1) -> int:
         """Let the oldest `count` writes land; return how many there were."""
@@ -85,17 +83,6 @@ class MemoryFabric:
         """Let the next pushes fail; their bytes land later."""
         with self._lock:
             self._fail_next += pushes
-
-    def cut(self, target: str) -> None:
-        """Let pushes to `target` fail, those under way and those to come. What is on the way still lands later."""
-        with self._lock:
-            self._cut.add(target)
-            self._fail(write for write in self._on_the_way if write.target == target)
-
-    def heal(self, target: str) -> None:
-        """Undo `cut` for pushes to come."""
-        with self._lock:
-            self._cut.discard(target)
 
     # --- for the engines ---
 
@@ -127,18 +114,13 @@ class MemoryFabric:
             accepted = [write for write in writes if receiver.holds(write.copy.dst, write.copy.length)]
             push.failed = len(accepted) < len(writes)
             self._on_the_way.extend(accepted)
-            if target in self._cut or self._fail_next:
-                self._fail_next -= target not in self._cut
+            if self._fail_next:
+                self._fail_next -= 1
                 self._fail(accepted)
             elif self.automatic:
                 for _ in accepted:  # they are the newest
                     self._land(self._on_the_way.pop())
             return push
-
-    def in_flight(self, target: str) -> int:
-        """How many writes are on the way to `target`."""
-        with self._lock:
-            return sum(write.target == target for write in self._on_the_way)
 
     def let_go(self, sender: object) -> None:
         """A sender died: its bytes stay on the way, its pushes fail."""
@@ -160,20 +142,14 @@ class MemoryFabric:
 class MemorySender:
     """A prefill rank's end."""
 
-    def __init__(self, fabric: MemoryFabric, spans: Spans, max_in_flight: int) -> None:
+    def __init__(self, fabric: MemoryFabric, spans: Spans) -> None:
         self._fabric = fabric
         self._spans = spans
-        self._max_in_flight = max_in_flight
         self._closed = False
 
     def submit(self, target: str, plan: CopyPlan) -> MemoryPush:
-        """See `SendingEngine.submit`."""
         self._spans.check_sources(plan)
         return self._fabric.submit(self, "" if self._closed else target, plan)
-
-    def capacity(self, target: str) -> int:
-        """See `SendingEngine.capacity`."""
-        return self._max_in_flight - self._fabric.in_flight(target)
 
     def close(self) -> None:
         """Die: bytes on the way stay there."""
@@ -190,36 +166,30 @@ class MemoryReceiver:
 
     @property
     def session(self) -> str:
-        """See `ReceivingEngine.session`."""
         return self._session
 
     def close(self) -> None:
-        """See `ReceivingEngine.close`."""
         self._fabric.close(self._session)
 
 
 class MemoryFactory:
     """Makes the engines of one process."""
 
-    def __init__(self, fabric: MemoryFabric, host: str, max_in_flight: int) -> None:
+    def __init__(self, fabric: MemoryFabric, host: str) -> None:
         self._fabric = fabric
         self._host = host
-        self._max_in_flight = max_in_flight
         self._made: list[MemorySender | MemoryReceiver] = []
 
     def sender(self, spans: Sequence[Span]) -> MemorySender:
-        """See `EngineFactory.sender`."""
-        sender = MemorySender(self._fabric, Spans(spans), self._max_in_flight)
+        sender = MemorySender(self._fabric, Spans(spans))
         self._made.append(sender)
         return sender
 
     def receiver(self, spans: Sequence[Span]) -> MemoryReceiver:
-        """See `EngineFactory.receiver`."""
         receiver = MemoryReceiver(self._fabric, self._fabric.open(self._host, Spans(spans)))
         self._made.append(receiver)
         return receiver
 
     def close(self) -> None:
-        """See `EngineFactory.close`."""
         while self._made:
             self._made.pop().close()
