@@ -89,7 +89,9 @@ class Stream:
 
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
-        self.record = _record_of(self._request)  # what a node has said of which the client has nothing does not count
+        if self.part is not None:  # what a node has said of which the client has nothing does not count
+            self.record = _record_of(self._request)
+        assert self.record is not None
         self.part = PrefillPart(self.record, self.choices)
 
     def take_prefill(self, data: bytes) -> bytes:

@@ -33,7 +33,6 @@ class Shape:
 
     @property
     def flags(self) -> list[str]:
-        """Flags of every node."""
         given = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS)]
         for setting in fields(TransferConfig):
             value = getattr(self.transfer, setting.name)
@@ -59,7 +58,6 @@ class Cluster:
 
     @property
     def servers(self) -> list[Server]:
-        """All."""
         return [*self.nodes, self.proxy]
 
     @property
@@ -68,7 +66,6 @@ class Cluster:
         return self.proxy.url + ROUTE
 
     def named(self, name: str) -> Server:
-        """Return a server by name."""
         return next(server for server in self.servers if server.name == name)
 
     def stop(self) -> None:

@@ -55,7 +55,6 @@ class Crowd:
         self._issuing = False
 
     def start(self, at_once: int) -> None:
-        """Begin."""
         self._issuing = True
         self._tasks = [asyncio.create_task(self._ask_on()) for _ in range(at_once)]
 

@@ -64,7 +64,6 @@ def tag_of(request_id: str) -> str:
 
 
 def read_node(answer: dict[str, Any]) -> NodeState:
-    """Read one node's answer."""
     scheduler, worker = answer["scheduler"], answer["worker"]
     return NodeState(
         free_blocks=scheduler["free_blocks"],
@@ -137,7 +136,6 @@ class Watch:
         return self.last
 
     async def take(self) -> Picture:
-        """Take one picture now."""
         begun = time.monotonic()
         found = dict(await asyncio.gather(*map(self._ask, self.servers)))
         answers = {name: answer for name, answer in found.items() if answer}

@@ -82,7 +82,6 @@ def rules_for(way: Way, control_ports: Sequence[str]) -> str:
 
 
 def cutter_for(network: Network, cluster: Cluster, way: Way) -> Cutter:
-    """Return who cuts in that way."""
     ports = [server.argv[server.argv.index(CONTROL_PORT) + 1] for server in cluster.prefill]
     return Cutter(network, way, ports)
 

@@ -89,7 +89,6 @@ def storm_table(tally: Tally) -> str:
 
 
 def storm_summary(tally: Tally) -> str:
-    """Return one line on a storm."""
     return (
         f"{tally.aborts} clients left in a known phase, {tally.results[Result.EXACT]} stayed and were answered exactly "
         f"({results_of(tally.paths)}), the slowest after {tally.slowest_answer_s:.1f} s; "
@@ -119,6 +118,5 @@ def results_of(results: Counter[str]) -> str:
 
 
 def table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in body)])

@@ -83,7 +83,6 @@ class Cut:
 
     @property
     def victim(self) -> Victim:
-        """No process."""
         return "link"
 
 

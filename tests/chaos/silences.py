@@ -45,7 +45,6 @@ class Silences:
     slowest_s: float = 0.0
 
     def summary(self) -> str:
-        """Return it as Markdown."""
         rows = []
         for name in sorted({name for name, _ in self.stops}):
             lengths_s = [length_s for stopped, length_s in self.stops if stopped == name]

@@ -42,7 +42,6 @@ class Verdict:
 
 
 def judge(exchange: Exchange, reference: Reference, max_tokens: int, *, stream: bool) -> Verdict:
-    """Judge one exchange."""
     path = exchange.headers.get(PATH_HEADER, "")
     if exchange.ending is Ending.LEFT:
         problem = _prefix_problem(exchange, reference, stream=stream)

@@ -142,7 +142,6 @@ class Pair:
 def float32_cells(
     stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], chunk: int, layer_sync: str = "auto"
 ) -> list[Cell]:
-    """Every cell in float32 of prompts in such chunks."""
     cells = []
     with stack.stopping():
         pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), "--layer-sync", layer_sync], FLOAT32)
@@ -166,7 +165,6 @@ def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], layer_sync: st
 
 
 def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
-    """Run every cell with `count` prompts."""
     prompts = choose_prompts(count)
     with stack.stopping():
         plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")

@@ -37,7 +37,6 @@ class TwoHosts:
     seats: tuple[Seat, Seat]
 
     def address(self, host: int) -> str:
-        """A host's address, which is reached from here too."""
         return self.seats[host].address
 
     def server(self, role: Role, host: int, *flags: str, name: str = "") -> Server:

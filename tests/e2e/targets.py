@@ -124,7 +124,6 @@ def _taken(order: Path) -> bool:
 
 
 def bench_serve(argv: Sequence[str]) -> None:
-    """`vllm bench serve`."""
     from vllm.benchmarks.serve import add_cli_args, main
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

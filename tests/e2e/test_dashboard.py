@@ -33,7 +33,6 @@ LAYERS_DRAWN = (
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One process for all tests here."""
     running = Browser(tmp_path_factory.mktemp("browser"))
     yield running
     running.stop()
@@ -163,7 +162,6 @@ async def test_a_killed_node_and_a_drained_one_are_seen(
 
 
 async def drain(tab: Tab, card: str) -> None:
-    """Do it as a person does."""
     await tab.evaluate(f"{card}.querySelector('button').click()")
     await until(tab, "document.getElementById('node-dialog').open")
     await tab.evaluate("document.getElementById('node-drain').click()")

@@ -193,7 +193,6 @@ def test_a_stream_survives(nodes: Nodes, kind: str, fault: str, place: str) -> N
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["reasoning", "adapter"])
 def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str, place: str) -> None:
-    """The same."""
     if kind == "adapter":
         body = {"model": "tuned", "stream": True, "prompt": "Once", "max_tokens": 24, "temperature": 0}
         compared(other_nodes, COMPLETIONS, body, fault, place)

@@ -111,7 +111,6 @@ class Told(NamedTuple):
 
 
 def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
-    """Ask for a completion."""
     more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
     response = server.ask("/v1/completions", body | more)
     if streamed:
@@ -194,7 +193,6 @@ def ask_stopped(trio: Trio, path: str, body: dict[str, Any]) -> tuple[list[str],
 
 
 def texts(stream: str) -> list[str]:
-    """Return the text of each event."""
     events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
     choices = [choice for event in events for choice in event.get("choices", [event])]
     deltas = [choice.get("delta", {}) for choice in choices]

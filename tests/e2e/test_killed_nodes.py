@@ -53,7 +53,6 @@ class Read:
     path: str = ""
 
     def take(self, data: str) -> None:
-        """Read one event."""
         if data == "[DONE]":
             self.ends.append(data)
             return

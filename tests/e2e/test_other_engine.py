@@ -43,7 +43,6 @@ def old(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stac
 
 
 def version_of(node: Server) -> str:
-    """Which vLLM a node says that it runs on."""
     return str(node.info()["versions"]["vllm"])
 
 
@@ -98,7 +97,6 @@ def test_a_failed_receive_on_an_old_node_is_recomputed_in_other_blocks(
 
 
 def state_of(proxy: Server, node: Server) -> str:
-    """What the proxy thinks of a node."""
     nodes = proxy.http.get(proxy.url + "/ready").json()["nodes"]
     return next(str(each["state"]) for each in nodes if each["url"] == node.url)
 

@@ -69,7 +69,6 @@ def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> No
 
 
 def how_it_ends(server: Server, body: dict[str, Any], under_way: threading.Event) -> str:
-    """Read a stream to its end."""
     chunks = 0
     try:
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=ENDED_WITHIN_S) as response:

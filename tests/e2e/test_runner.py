@@ -96,7 +96,6 @@ def report(server: Server) -> dict[str, Any]:
 
 
 def started(stack: Stack, *flags: str, **more: Any) -> Server:
-    """Start a server and wait for it."""
     server = stack.plain(*FLOAT32, *flags, **more)
     server.wait_ready()
     return server

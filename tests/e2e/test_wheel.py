@@ -69,7 +69,6 @@ class Running:
     log: Path
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait while it runs."""
         deadline_s = time.monotonic() + START_S
         while not condition():
             assert self.process.poll() is None, f"it ended:\n{self.said}"
@@ -83,7 +82,6 @@ class Running:
 
     @property
     def said(self) -> str:
-        """All that it wrote."""
         return self.log.read_text(errors="replace")
 
 

@@ -65,7 +65,6 @@ class Events:
         self.loud: list[tuple[int, Mail, Outcome]] = []  # delta, sent; the writes change as well
 
     def add(self, needs: Mail, move: Move) -> None:
-        """Note one event."""
         if move.outcome is not None:
             self.loud.append((move.delta, move.sent, move.outcome))
         elif move.delta:
@@ -184,7 +183,6 @@ class Anything:
         return self._seen[key]
 
     def react(self, side: str, number: int, event: Event) -> Move:
-        """What any event does to a side."""
         return self._move(label(side, *event), side, number, self.sides.local(side).run(number, event))
 
     def arrival(self, number: int, message: Message) -> Move:
@@ -237,7 +235,6 @@ class Anything:
 
 
 def split(mail: Mail) -> Iterator[Mail]:
-    """Return the bits of a mail one by one."""
     while mail:
         bit = mail & -mail
         yield bit

@@ -62,7 +62,6 @@ class Bodies:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, message: Message) -> int:
-        """Return the number of a message's body."""
         body = message.body
         if isinstance(body, Commit):
             body = replace(body, timings_s={})
@@ -87,11 +86,9 @@ class Local:
         self._prints: dict[bytes, tuple[int, dict[int, int]]] = {}  # of machines that have been compared already
 
     def number(self, side: Side) -> int:
-        """Return the number of a side's state."""
         return self._intern(side)[0]
 
     def body(self, number: int) -> Body:
-        """Return a message's body."""
         return self._bodies.known[number]
 
     def run(self, state: int, event: Event) -> Outcome:

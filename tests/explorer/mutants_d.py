@@ -121,7 +121,6 @@ class FencesEverything(Consumer):
     """A fence ends the writes through one engine (I3); here every epoch is given back with it."""
 
     def fenced(self, engine: str) -> None:
-        """Close them all."""
         for transfer in self.transfers.values():
             if transfer.engine:
                 transfer.engine = engine
@@ -129,5 +128,4 @@ class FencesEverything(Consumer):
 
 
 def replace_digests(body: Commit) -> Commit:
-    """The same commit without digests."""
     return msgspec.structs.replace(body, digests=b"")

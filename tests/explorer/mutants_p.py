@@ -117,7 +117,6 @@ class ForgetsWhoAsked(Producer):
 
     class _Tombstones(Tombstones):
         def answer(self, decode: int, transfer_id: str, epoch: int) -> Commit | Fail | None:
-            """Answer by epoch alone."""
             known = self._outcomes.get(transfer_id)
             return super().answer(known[0] if known else decode, transfer_id, epoch)
 

@@ -45,7 +45,6 @@ class ReleasesWithTheFirst(FanOut):
     """A prompt keeps its blocks until every rank has let go (I2); here until the first has."""
 
     def hold(self, request_id: str, now: float) -> None:
-        """Wait for one of them."""
         super().hold(request_id, now)
         if self._holding.get(request_id, 0) > 1:
             self._holding[request_id] = 1
@@ -55,7 +54,6 @@ class VoidsTheFirst(FanOut):
     """A preempted prompt's epochs are void, all of them (I2); here one is."""
 
     def void(self, request_id: str, reason: str, now: float) -> None:
-        """Forget the others."""
         for part in self._parts(request_id)[:1]:
             self._producer.void(part, reason, now)
         if request_id not in self._holding:

@@ -108,7 +108,6 @@ class StartsOnce(_Once):
     """STARTED."""
 
     def is_named(self, body: Body) -> bool:
-        """Any."""
         return isinstance(body, Started)
 
 
@@ -116,7 +115,6 @@ class CommitsOnce(_Once):
     """COMMIT."""
 
     def is_named(self, body: Body) -> bool:
-        """Any."""
         return isinstance(body, Commit)
 
 
@@ -124,7 +122,6 @@ class FailsOnce(_Once):
     """FAIL(clean)."""
 
     def is_named(self, body: Body) -> bool:
-        """A clean one."""
         return isinstance(body, Fail) and not body.dirty
 
 
@@ -132,7 +129,6 @@ class FailsDirtyOnce(_Once):
     """FAIL(dirty)."""
 
     def is_named(self, body: Body) -> bool:
-        """A dirty one."""
         return isinstance(body, Fail) and body.dirty
 
 

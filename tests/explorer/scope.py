@@ -34,7 +34,6 @@ class Label(NamedTuple):
 
 
 def label(where: str, what: str, *arguments: Any) -> Label:
-    """Make a label."""
     return Label(where, what, arguments)
 
 
@@ -75,7 +74,6 @@ class Scene:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Places of all ranks."""
         return (*self.prefill, *self.decode)
 
     def flow(self, name: str, source: str, target: str) -> str:
@@ -165,7 +163,6 @@ class Numbers:
 
 
 def place_of(incarnation: int) -> str:
-    """Return where a process runs."""
     return next(place for place, first in FIRST.items() if first // 10 == incarnation // 10)
 
 

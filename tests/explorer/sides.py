@@ -68,7 +68,6 @@ class Sides:
         return None if number <= DEAD else self._locals[place].facts[number]
 
     def known(self, numbers: Sequence[int]) -> dict[str, Facts | None]:
-        """What is known of all of them."""
         return {place: self.facts(place, number) for place, number in zip(self.places, numbers, strict=False)}
 
     def problem(self, numbers: Sequence[int]) -> str:

@@ -38,11 +38,9 @@ class World:
         return self.sides.fresh(P), self.sides.fresh(D), 0, 0, 0
 
     def known(self, state: State) -> dict[str, Facts | None]:
-        """What is known of both sides."""
         return self.sides.known(state[:2])
 
     def problem(self, state: State) -> str:
-        """What is wrong in `state`, or ""."""
         return self.sides.problem(state[:2])
 
     def successors(self, state: State) -> Iterator[tuple[Label, State]]:

@@ -49,7 +49,6 @@ class Writes:
         self.number([])
 
     def number(self, writes: Iterable[Write]) -> int:
-        """Return the number of a set of writes."""
         key = tuple(sorted(set(writes), key=_order))
         if key not in self._numbers:
             self._numbers[key] = len(self.known)

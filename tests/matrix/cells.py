@@ -43,7 +43,6 @@ class Cell(NamedTuple):
 
 
 def flags_of(shape: str) -> list[str]:
-    """Flags of a node of this shape."""
     return shlex.split(SHAPES[shape])
 
 
@@ -59,7 +58,6 @@ def cases() -> list[Case]:
 
 
 def cell_of(case: Case) -> Cell:
-    """What a case means."""
     prefill, decode = ([*flags_of(case[role]), "--block-size", case["blocks"]] for role in ("prefill", "decode"))
     prefill += ["--max-num-batched-tokens", case["chunk"]]
     return Cell(prefill, decode, case["hits"] in ("prefill", "both"), case["hits"] in ("decode", "both"))

@@ -40,5 +40,4 @@ def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("pair", [*map(Kind, MODELS), *RANKS], indirect=True, ids=str)
 def test_every_model_is_exact(pair: Pair, cell: str) -> None:
-    """Each model in each way."""
     assert pair.run(cell) == []

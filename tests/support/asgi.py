@@ -8,7 +8,6 @@ from baton.node.http.asgi import App, Message, Scope
 
 
 def http(method: str, path: str, headers: Iterable[tuple[str, str]] = ()) -> Scope:
-    """An HTTP scope."""
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers]
     return {"type": "http", "method": method, "path": path, "headers": pairs}
 
@@ -37,14 +36,12 @@ class Exchange:
         return self
 
     async def receive(self) -> Message:
-        """Give out the next message."""
         if self._messages:
             return self._messages.pop(0)
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Note what the application sends."""
         self.sent.append(message)
 
     def disconnect(self) -> None:
@@ -53,17 +50,14 @@ class Exchange:
 
     @property
     def status(self) -> int:
-        """The answer's status."""
         return int(self.sent[0]["status"])
 
     @property
     def headers(self) -> dict[str, str]:
-        """The answer's headers."""
         return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
 
     @property
     def body(self) -> bytes:
-        """The answer's body."""
         return b"".join(message.get("body", b"") for message in self.sent[1:])
 
 

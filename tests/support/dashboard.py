@@ -23,7 +23,6 @@ def tell_transfers(node: FakeVllm, *, quarantined: int = 0, failures: list[dict[
 
 
 def brief(role: str, quarantined: int, failures: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a node says in brief."""
     exposed, hidden = {"counts": [3, 1], "sum": 0.02}, {"counts": [0, 4], "sum": 3.8}
     return {
         "scheduler": {

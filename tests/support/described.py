@@ -22,7 +22,6 @@ def fingerprint(block_tokens: int = 16, **changes: Any) -> Fingerprint:
 
 
 def node_info(role: Literal["prefill", "decode"], **changes: Any) -> NodeInfo:
-    """A ready node."""
     ready = NodeInfo(
         role=role,
         state="ready",

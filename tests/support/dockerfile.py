@@ -36,7 +36,6 @@ class Stage:
 
 
 def stages(text: str) -> list[Stage]:
-    """Read a Dockerfile."""
     found: list[Stage] = []
     defaults: dict[str, str] = {}
     for line in _COMMENT.sub("", text).replace("\\\n", "").splitlines():

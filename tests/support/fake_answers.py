@@ -33,11 +33,9 @@ class Asked:
 
     @property
     def chat(self) -> bool:
-        """Whether it is a chat."""
         return "chat" in self.path
 
     def token(self, choice: int, at: int) -> int:
-        """Return the id of a choice's token."""
         given = self.start[choice] if choice < len(self.start) else ()
         if at < len(given):
             return given[at]
@@ -101,7 +99,6 @@ def prefill_part(asked: Asked) -> list[bytes]:
 
 
 def whole(asked: Asked) -> bytes:
-    """Return a whole answer."""
     text = "".join(text_of(asked.token(0, at) - FIRST_ID) for at in range(asked.tokens))
     said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
     choices = [{"index": choice, **said, "finish_reason": "length"} for choice in range(asked.n)]

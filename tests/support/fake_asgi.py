@@ -5,7 +5,6 @@ from typing import Any
 
 
 async def read_body(receive: Any) -> bytes:
-    """Return the request's body."""
     body, more = b"", True
     while more:
         message = await receive()

@@ -140,7 +140,6 @@ class FakeDevice:
         self.close()
 
     def stream(self) -> Stream:
-        """Make a stream."""
         with self._changed:
             self._streams.append(Stream(self))
             return self._streams[-1]
@@ -180,7 +179,6 @@ class FakeDevice:
     # --- for streams and events ---
 
     def issue(self, stream: Stream, run: Callable[[], None] | None, after: _Operation | None = None) -> _Operation:
-        """Queue one operation."""
         with self._changed:
             operation = _Operation(stream, stream.issued, run, after)
             stream.issued += 1

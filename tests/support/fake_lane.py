@@ -98,7 +98,6 @@ def sampled(compute: Stream, *values: int, dtype: torch.dtype = torch.int32, col
 
 
 def blocking_tolist(device: FakeDevice, tensor: torch.Tensor) -> list[list[int]]:
-    """What `tensor.tolist()` does with a tensor on a device."""
     device.synchronize()
     found: list[list[int]] = tensor.tolist()
     return found

@@ -12,23 +12,19 @@ class Transport:
         self.written = b""
 
     def write(self, data: bytes) -> None:
-        """Nobody reads."""
         self.written += data
         self.unread_bytes += len(data)
 
     def get_write_buffer_size(self) -> int:
-        """What was not read."""
         return self.unread_bytes
 
     def get_extra_info(self, _name: str) -> Any:
         """Nothing is known."""
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
         return self.closing
 
     def close(self) -> None:
-        """Close when everything was read."""
         self.closing = True
 
     def abort(self) -> None:

@@ -22,7 +22,6 @@ class TypedAnswer:
         self._number = 0
 
     def stream(self) -> Iterator[bytes]:
-        """Yield all of it."""
         yield from (self._messages(self._tokens) if self._path == MESSAGES else self._responses(self._tokens))
 
     def prefill_part(self) -> list[bytes]:
@@ -77,7 +76,6 @@ def typed_stream(path: str, tokens: int, **more: Any) -> Iterator[bytes]:
 
 
 def typed_whole(path: str, tokens: int) -> bytes:
-    """Return a whole answer."""
     text = "".join(text_of(at) for at in range(tokens))
     return json.dumps(_message(text, tokens) if path == MESSAGES else _response("completed", text, tokens)).encode()
 

@@ -73,7 +73,6 @@ class Fabric:
     computed: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def event(self, transfer_id: str) -> asyncio.Event:
-        """Return the event of one transfer."""
         return self.computed.setdefault(transfer_id, asyncio.Event())
 
 
@@ -149,11 +148,9 @@ class FakeVllm:
 
     @property
     def url(self) -> str:
-        """The base URL."""
         return self._listening.url
 
     async def start(self) -> None:
-        """Listen."""
         self._stopping.clear()
         await self._listening.start()
 
@@ -376,7 +373,6 @@ async def _send(send: Any, body: bytes, *, more: bool = True) -> None:
 
 
 def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
-    """Name what would make a prefill leg more than that."""
     body = dict(seen.body)
     if seen.params is not None and seen.params.relays:
         return [name for name in ("stream",) if body.get(name) is not True]

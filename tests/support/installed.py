@@ -26,7 +26,6 @@ class Installed:
 
     @property
     def baton(self) -> str:
-        """The command."""
         return str(self.folder / "bin" / "baton")
 
     @property

@@ -74,7 +74,6 @@ def results(name: str, policy: str, tp: int) -> tuple[RankResult, ...]:
 
 
 def page() -> str:
-    """Return the page."""
     return HEAD + "\n".join(_picture()) + "\n" + TABLE + "\n".join(_rows()) + "\n" + FOOT
 
 

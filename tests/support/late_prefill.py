@@ -298,7 +298,6 @@ class LateRank:
     _ends: list[Any]
 
     def result(self, begun: float) -> RankResult:
-        """Return what has happened."""
         for at, layers in self.link.submitted:
             for layer in layers:
                 self.layers[layer].left.append(at - begun)

@@ -36,7 +36,6 @@ class Receiver:
     bodies: list[bytes] = field(default_factory=list)
 
     def named(self, name: str) -> list[Span]:
-        """Return the spans of that name."""
         return [span for span in self.spans if span.name == name]
 
     def take(self, path: str, body: bytes) -> int:
@@ -51,7 +50,6 @@ class Receiver:
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """Run one."""
     received = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

@@ -31,7 +31,6 @@ def stage(rank: int, folder: str, how: How, timeout_s: float) -> int:
 
 
 def wait_for_file(path: Path) -> Path:
-    """Return when the file is there."""
     deadline = time.monotonic() + DEADLINE_S
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} did not come"

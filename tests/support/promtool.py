@@ -10,7 +10,6 @@ from tests.support.registry import from_debian
 
 @cache
 def promtool() -> str:
-    """Return the program."""
     return shutil.which("promtool") or str(from_debian("prometheus", "usr/bin/promtool"))
 
 
@@ -21,7 +20,6 @@ def complaints(*arguments: str | Path) -> str:
 
 
 def said(*arguments: str | Path) -> str:
-    """Run it; return what it said."""
     return _run(*arguments).stdout
 
 

@@ -33,7 +33,6 @@ class ProxyProcess:
 
     @property
     def url(self) -> str:
-        """The base URL."""
         return f"http://127.0.0.1:{self.port}"
 
 

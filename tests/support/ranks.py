@@ -53,7 +53,6 @@ class Memory:
         return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks, regions)
 
     def read(self, layer: int, block: int) -> bytes:
-        """One block of one layer."""
         return ctypes.string_at(self._address(layer, block), BLOCK_BYTES)
 
     def write(self, layer: int, block: int, text: str) -> None:
@@ -135,7 +134,6 @@ class Ranks:
         self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
 
     def ask(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
-        """Both, one after the other."""
         self.watch(name)
         self.reserve(name, tokens, blocks, first_token)
 

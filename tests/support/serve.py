@@ -50,7 +50,6 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """The base URL."""
         return f"http://{self._host}:{self.port}"
 
     async def start(self) -> None:

@@ -23,7 +23,6 @@ class SlowStep(LogitsProcessor):
         self._step_s = float(os.environ.get(STEP_S, "0"))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Sleep."""
         time.sleep(self._step_s)
         return logits
 

@@ -20,5 +20,4 @@ class ThinkingParser(DeepSeekR1ReasoningParser):
 
     @property
     def end_token(self) -> str:
-        """Ends one."""
         return "<|pad|>"

@@ -34,9 +34,7 @@ class Host(Protocol):
 
     current: threading.local  # what a thread has set, such as its device
 
-    def now(self) -> float:
-        """Return the instant, s."""
-        ...
+    def now(self) -> float: ...
 
     def wait(self, key: object, until: float = inf) -> None:
         """Sleep until an instant or the next `notify` of the same key; may return early."""

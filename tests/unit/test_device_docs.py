@@ -31,12 +31,10 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
 def text_of(page: str) -> str:
-    """The page."""
     return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The page's code blocks in a language."""
     return [body for found, body in FENCE.findall(text_of(page)) if found == language]
 
 
@@ -52,12 +50,10 @@ def shell_lines(page: str) -> Iterator[list[str]]:
 
 
 def baton_commands() -> list[tuple[str, list[str]]]:
-    """Every `baton …` of both pages."""
     return [(page, words[1:]) for page in DEVICES for words in shell_lines(page) if words[0] == "baton"]
 
 
 def node_configuration(role: Role, arguments: list[str]) -> BatonConfig:
-    """What a node would start with."""
     line = parse(role, arguments)
     return with_passthrough(role, load(line.overrides, {}, None).config, line.passthrough)
 

@@ -145,7 +145,6 @@ def test_a_room_is_seen_at_a_glance(room: str) -> None:
 
 
 def test_long_files_say_why_they_are_long() -> None:
-    """Any other is divided."""
     long = {
         file.relative_to(ROOT)
         for room in {room.partition("/")[0] for room in MAY_IMPORT}

@@ -70,5 +70,4 @@ ALLOWED: Final = (
 
 
 def explained(difference: Difference, path: str, case: Case) -> Allowed | None:
-    """Return what allows a difference; None if nothing does."""
     return next((allowed for allowed in ALLOWED if allowed.covers(difference, path, case)), None)

@@ -34,7 +34,6 @@ class World:
         )
 
     def block(self, memory: HostMemory, layer: int, block: int) -> bytes:
-        """What a block of a layer holds."""
         region = SHAPE.regions(memory.address)[layer]
         return ctypes.string_at(region.base_addr + block * region.stride_bytes, region.block_bytes)
 

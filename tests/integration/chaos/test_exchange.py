@@ -16,8 +16,6 @@ HEAD = (
 
 @asynccontextmanager
 async def serve(script: Script) -> AsyncIterator[str]:
-    """Run `script` for each connection."""
-
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await script(reader, writer)

@@ -128,7 +128,6 @@ def test_a_mistake_in_the_configuration_is_named(here: Path) -> None:
 
 
 def secret(folder: Path) -> Path:
-    """A usable one."""
     file = folder / "secret"
     file.write_text("a secret for tests only")
     return file

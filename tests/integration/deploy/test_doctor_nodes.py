@@ -89,7 +89,6 @@ class Deployment:
 
 
 async def look(targets: Targets) -> Examination:
-    """Look, with a bound."""
     async with asyncio.timeout(30):
         return await examine(targets, SECRET, WANTED, idle_s=0)
 
@@ -146,7 +145,6 @@ async def test_a_proxy_names_the_nodes(deployment: Deployment, status: int) -> N
     [("down", "proxy-sees-another"), ("draining", "draining"), ("silent", "silent")],
 )
 async def test_a_node_that_only_the_proxy_does_not_use_is_told(deployment: Deployment, state: str, code: str) -> None:
-    """With the proxy's reason."""
     deployment.list(state=state, reason="so it is")
 
     (finding,) = (await look(Targets(proxy=deployment.proxy.url))).findings

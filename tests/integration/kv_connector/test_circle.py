@@ -114,7 +114,6 @@ def run_until(nodes: tuple[Node, Node], condition: Any) -> None:
 
 
 def statuses(node: Node) -> dict[str, RequestStatus]:
-    """Of all requests."""
     return {name: request.status for name, request in node.requests.items()}
 
 

@@ -52,7 +52,6 @@ pytestmark = [
 
 
 def run(command: str, **more: object) -> None:
-    """Run a command of `ip`."""
     subprocess.run(["ip", *command.split()], check=True, capture_output=True, **more)  # type: ignore[call-overload]
 
 
@@ -81,7 +80,6 @@ class Link:
         subprocess.run(["ip", "netns", "exec", self.name["r"], "sh", "-c", write], check=True)
 
     def remove(self) -> None:
-        """Remove what there is."""
         for space in SPACES:
             with suppress(subprocess.CalledProcessError):
                 run(f"netns delete {self.name[space]}")
@@ -89,7 +87,6 @@ class Link:
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """A link that works."""
     made = Link()
     try:
         made.make()

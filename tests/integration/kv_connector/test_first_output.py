@@ -65,7 +65,6 @@ class Engine:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Callable[..., Engine]:
-    """Makes one."""
     return lambda **flags: Engine(tmp_path, **flags)
 
 

@@ -29,7 +29,6 @@ def long_frame(flags: int, length: int) -> bytes:
 
 @pytest.fixture
 def listener() -> Iterator[ControlLoop]:
-    """A listener that answers."""
     loop, _ = listen()
     loop.start()
     yield loop
@@ -38,7 +37,6 @@ def listener() -> Iterator[ControlLoop]:
 
 @pytest.fixture
 def peer(listener: ControlLoop) -> Iterator[Peer]:
-    """A peer that it answers."""
     assert listener._server is not None
     with Peer(listener._server.address) as peer:
         assert peer.is_answered()

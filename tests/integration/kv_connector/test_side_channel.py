@@ -84,7 +84,6 @@ class Talk:
 
 @pytest.fixture
 def talk(loops: MakeLoop) -> Talk:
-    """A pair of loops."""
     return Talk(loops)
 
 

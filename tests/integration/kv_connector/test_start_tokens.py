@@ -90,7 +90,6 @@ class Engine:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Callable[..., Engine]:
-    """Makes one."""
     return lambda *arguments, **more: Engine(tmp_path, *arguments, **more)
 
 
@@ -319,7 +318,6 @@ def test_nobody_waits_for_an_answer_that_has_ended_with_its_tokens(engine: Calla
 
 
 def test_an_answer_that_ends_with_its_tokens_lets_the_first_one_wait(engine: Callable[..., Engine]) -> None:
-    """The transfer is not its own."""
     made = engine(100)
     first, ended = (made.ask(f"a{choice}", 40, start=((), HAS), max_tokens=3) for choice in range(2))
     made.step()

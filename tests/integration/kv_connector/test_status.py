@@ -18,7 +18,6 @@ from baton.kv_connector.errors import ConnectorError
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    """The node's."""
     with zmq.Context() as made:
         yield made
 

@@ -90,7 +90,6 @@ def replay() -> Result:
 
 
 def pages() -> dict[str, str]:
-    """Return every page by its name."""
     one, other = sweep(), sweep(2, 1.5)
     verdicts = tables(compare(one, other, resamples=20, seed=0, confidence=0.95))
     outlier = record(1.0, 3000.0, (0.006, 3000.0), index=60)  # it takes 50 minutes; so does one gap
@@ -108,7 +107,6 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> dict[str, Path]:
-    """Write all pages into a folder."""
     files = {}
     for name, text in pages().items():
         files[name] = folder / f"{name.replace(' ', '-')}.html"

@@ -12,7 +12,6 @@ from tests.support.fake_openai import FakeOpenAI, serving
 
 
 def questions(tmp_path: Path, n: int) -> Path:
-    """Sums: question `i` is i + i."""
     path = tmp_path / "questions.jsonl"
     lines = [json.dumps({"question": f"{at} + {at} ?", "answer": f"so #### {2 * at}"}) for at in range(n)]
     path.write_text("\n".join(lines) + "\n")

@@ -21,7 +21,6 @@ ASK = Ask(prompt=[1, 2, 3, 4], output_tokens=5, input_tokens=4)
 
 @asynccontextmanager
 async def exchange(url: str, *, chat: bool = False, timeout_s: float = 10) -> AsyncIterator[Exchange]:
-    """An exchange with a server."""
     client = Client(parse_address(url), {"Authorization": "Bearer k"}, timeout_s)
     yield Exchange(client, Form(model=MODEL, chat=chat))
     client.close()
@@ -144,7 +143,6 @@ CHUNK = b"%x\r\n%s\r\n" % (len(EVENTS), EVENTS)
     ],
 )
 async def test_a_body_may_end_with_its_connection(answer: bytes, error: str, said: str) -> None:
-    """If all was said."""
     async with saying(answer) as url, exchange(url) as asking:
         record, text = await ask(asking)
 

@@ -22,7 +22,6 @@ OVER_TIME: Final = "Output tokens over time"
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One process for all tests here."""
     running = Browser(tmp_path_factory.mktemp("browser"))
     yield running
     running.stop()

@@ -20,19 +20,16 @@ from tests.support.ports import free_port
 
 
 async def taken(fake: FakeOpenAI, *argv: str) -> Result:
-    """Run against a fake."""
     async with serving(fake) as url, asyncio.timeout(60):
         given = parse(["--url", url, *argv], {})
         return await run(given, build.source(given))
 
 
 def written(folder: Path) -> str:
-    """Return everything that is in a folder."""
     return "".join(file.read_text() for file in folder.iterdir())
 
 
 async def spawned(*argv: str) -> asyncio.subprocess.Process:
-    """Run the command as a process."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "baton.loadtest", *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -187,7 +184,6 @@ def test_bad_arguments_are_status_2(argv: list[str], capsys: pytest.CaptureFixtu
 
 
 def test_help_is_not_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the command, and of each command."""
     assert main(["--help"]) == 0
     with pytest.raises(SystemExit) as caught:
         main(["run", "--help"])

@@ -20,7 +20,6 @@ from tests.support.fake_openai import FakeOpenAI, serving
 async def asked(
     question: Callable[[Address, dict[str, str], float], Awaitable[str]], answer: bytes, *, stays: bool = False
 ) -> str:
-    """Ask a server that says this."""
     async with saying(answer, stays=stays) as url:
         return await question(parse_address(url), {}, 0.5)
 
@@ -40,7 +39,6 @@ def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
     ],
 )
 async def test_a_report_names_the_servers_version_if_it_is_told(body: bytes, status: bytes, said: str) -> None:
-    """Other servers have no such route."""
     assert await asked(server_version, answering(body, status)) == said
 
 
@@ -61,7 +59,6 @@ async def test_what_is_no_openai_server_is_named(answer: bytes, words: str) -> N
 
 
 async def test_a_silent_server_is_not_waited_for() -> None:
-    """There is a limit to it."""
     with pytest.raises(RunError, match=r"no answer from .* in 0\.5 s"):
         await asked(first_model, b"", stays=True)
 

@@ -44,7 +44,6 @@ def seats() -> Iterator[tuple[Seat, Seat]]:
 
 
 def start(seat: Seat, *arguments: str) -> "subprocess.Popen[str]":
-    """Start a rank."""
     return subprocess.Popen(
         ["ip", "netns", "exec", seat.space, sys.executable, "-c", RANK, *arguments],
         stdout=subprocess.PIPE,

@@ -17,14 +17,11 @@ async def ask(running: Cluster, body: dict[str, Any] | None = None, **headers: s
 
 
 async def admission(running: Cluster) -> dict[str, Any]:
-    """What operators see."""
     seen: dict[str, Any] = (await running.admin("GET", "/admin/state")).json()["workers"][0]["admission"]
     return seen
 
 
 async def until_waiting(running: Cluster, count: int) -> None:
-    """Wait until so many wait."""
-
     async def enough() -> bool:
         return bool((await admission(running))["waiting"] == count)
 

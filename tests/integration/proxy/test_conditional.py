@@ -1,6 +1,7 @@
 """Prompts that decode nodes compute: by choice, and because nobody else can; on real sockets."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ from baton.proxy.nodes.prefill_time import MIN_SAMPLES
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_vllm import FakeVllm
 
 
 async def decisions(running: Cluster, path: str, reason: str) -> float:
@@ -45,6 +47,10 @@ async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
     assert (counted, left) == ([182], [0])  # a JSON string has two quotes
 
 
+def has_seen(node: FakeVllm, requests: int) -> bool:
+    return len(node.seen) == requests
+
+
 async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle_decode_node() -> None:
     """Once it is known how long they take; what was predicted and seen of them is a metric."""
     async with cluster(decode=2, max_stream_delay_s=5) as running:
@@ -53,14 +59,14 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
             maker.may_answer.clear()
             is_long = number % 2
             asked = asyncio.create_task(running.complete(prompt=str(number) * (10_000 if is_long else 1000)))
-            await until_true(lambda seen=number: len(maker.seen) == seen)
+            await until_true(partial(has_seen, maker, number))
             await asyncio.sleep(0.3 * is_long)
             maker.may_answer.set()
             await asked
             await until_true(lambda: maker.seen[-1].finished)
         maker.may_answer.clear()
         waiting = asyncio.create_task(running.complete(prompt="y" * 50_000))
-        await until_true(lambda: len(maker.seen) == MIN_SAMPLES + 2)
+        await until_true(partial(has_seen, maker, MIN_SAMPLES + 2))
         got = await running.complete(prompt="z" * 100)
         maker.may_answer.set()
         waited = await waiting

@@ -25,7 +25,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def look(running: Cluster) -> dict[str, Any]:
-    """What an operator sees."""
     answer = await running.admin("GET", FEED)
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()

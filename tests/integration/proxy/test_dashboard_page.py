@@ -24,7 +24,6 @@ EVIL: Final = "<b/class='evil'>x</b><img/src='x'/onerror='document.title=1'>"
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One process for all tests here."""
     running = Browser(tmp_path_factory.mktemp("browser"))
     yield running
     running.stop()

@@ -23,7 +23,6 @@ def expected(*, stream: bool) -> bytes:
 
 
 def assert_error(got: httpx.Response, status: int) -> None:
-    """Check an error's status and shape."""
     assert got.status_code == status, got.text
     assert got.headers["content-type"].startswith("application/json")
     assert set(got.json()["error"]) == {"message", "type", "param", "code"}

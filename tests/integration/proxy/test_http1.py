@@ -44,7 +44,6 @@ class Server:
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[tuple[Server, Upstream]]:
-    """Run a server, and a client of it."""
     made, upstream = Server(handler), Upstream(connect_timeout_s=1.0)
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -56,7 +55,6 @@ async def serving(handler: Handler) -> AsyncIterator[tuple[Server, Upstream]]:
 
 
 async def request_of(reader: asyncio.StreamReader) -> bytes:
-    """Read a request and return its body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
     return await reader.readexactly(int(length.partition(b":")[2]))

@@ -22,7 +22,6 @@ def access(running: ProxyProcess) -> list[dict[str, Any]]:
 
 
 async def ask(running: ProxyProcess, **changes: Any) -> httpx.Response:
-    """Ask for a completion."""
     async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as http:
         headers = {"x-request-id": "mine", "authorization": "Bearer k"}
         return await http.post("/v1/completions", json={**COMPLETION, **changes}, headers=headers)

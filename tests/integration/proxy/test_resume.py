@@ -205,7 +205,6 @@ async def test_a_whole_answer_of_which_tokens_do_not_say_all(more: dict[str, Any
 
 
 async def test_a_hundred_streams_survive_the_loss_of_a_node() -> None:
-    """Half of them were on it."""
     async with cluster(prefill=2, decode=2, first_tokens="3-alike") as running:
         for number, node in enumerate(running.decode):
             node.created, node.token_delay_s = number, 0.2

@@ -15,7 +15,6 @@ CONNECTIONS = 100  # more than are accepted in one turn of the loop
 
 
 async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Answer."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 

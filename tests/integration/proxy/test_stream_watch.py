@@ -47,7 +47,6 @@ def fall_silent(node: FakeVllm) -> None:
 
 
 def drain(node: FakeVllm) -> None:
-    """Say that it is drained."""
     node.change(state="draining")
 
 

@@ -71,7 +71,6 @@ async def test_a_worker_that_hangs_is_replaced() -> None:
 
 
 async def test_a_worker_that_raises_is_replaced() -> None:
-    """Also one that leaves by itself."""
     work = "if slot.starts == 1: raise ValueError if slot.number else SystemExit(3)"
     async with supervisor(work) as process:
         found = await lines(process, 4)

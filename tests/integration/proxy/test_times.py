@@ -99,7 +99,6 @@ async def test_a_leg_that_fails_or_is_cut_is_not_timed() -> None:
 
 
 async def test_a_node_that_left_shows_no_times() -> None:
-    """As all its other series."""
     async with cluster(decode=2) as running:
         await asyncio.gather(*(running.complete(stream=True) for _ in range(8)))
         before = await series(running, r'seconds_count.*url="D')

@@ -139,7 +139,6 @@ async def test_a_client_that_leaves_cuts_the_legs(collector: Receiver, *, stream
 
 
 async def test_a_collector_that_refuses_costs_spans_and_no_request(collector: Receiver) -> None:
-    """They are counted."""
     collector.status = 400
     async with cluster(otlp_endpoint=collector.url, trace_share=1.0) as running:
         got = await running.complete()

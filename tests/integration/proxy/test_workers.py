@@ -47,7 +47,6 @@ class Proxy:
         return await self.ask("POST", "/v1/completions", json={**COMPLETION, **changes})
 
     async def state(self) -> dict[str, Any]:
-        """`/admin/state`."""
         found: dict[str, Any] = (await self.ask("GET", "/admin/state")).json()
         return found
 

@@ -63,7 +63,6 @@ class Layout(NamedTuple):
 
     @property
     def num_layers(self) -> int:
-        """In all groups."""
         return len(self.windows) * self.layers_each
 
     def group_of(self, layer: int) -> int:
@@ -175,9 +174,7 @@ class GroupMemory:
         ctypes.memmove(self.address(layer, block, place), text, len(text))
 
     def read(self, layer: int, block: int, place: int) -> bytes:
-        """Read one token."""
         return ctypes.string_at(self.address(layer, block, place), TOKEN_BYTES)
 
     def read_state(self, layer: int, block: int) -> bytes:
-        """Read the state of a recurrent layer."""
         return ctypes.string_at(self.address(layer, block), STATE_BYTES)

@@ -134,7 +134,6 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def file_of(version: int) -> Path:
-    """Where a version's file is."""
     return Path(__file__).parent / f"protocol-{version}.json"
 
 

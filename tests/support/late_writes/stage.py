@@ -44,7 +44,6 @@ class Stage:
         )
 
     def stop(self) -> None:
-        """End both."""
         (self._folder / "stop").touch()
         for child in reversed(self._children):
             child.send_signal(signal.SIGCONT)
@@ -85,21 +84,17 @@ class Stage:
     dead: Child | None = None
 
     def kill_prefill(self) -> None:
-        """SIGKILL P."""
         self.dead = self.prefill
         self.prefill.kill()
         self.prefill.wait(10)
 
     def pause_prefill(self) -> None:
-        """SIGSTOP P."""
         self.prefill.send_signal(signal.SIGSTOP)
 
     def resume_prefill(self) -> None:
-        """SIGCONT P."""
         self.prefill.send_signal(signal.SIGCONT)
 
     def cut(self) -> None:
-        """Cut the link."""
         _run(f"ip -n {self._network.decode} link set {DATA_DEVICE} down")
 
     def heal(self) -> None:

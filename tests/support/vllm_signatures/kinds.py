@@ -82,7 +82,6 @@ class Scope:
         self._busy: set[str] = set()
 
     def inside(self, comprehension: Comprehension) -> "Scope":
-        """Return the scope of a comprehension in this one."""
         return Scope(self.source, self.module, self.function, self.self_kinds, comprehension=comprehension, outer=self)
 
     # --- what is bound to a name ---

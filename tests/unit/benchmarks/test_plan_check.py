@@ -106,7 +106,6 @@ class Host(OtherCpu):
         """Begin."""
 
     def stolen_cores(self) -> float:
-        """What was taken."""
         return self._stolen_cores.pop(0)
 
 

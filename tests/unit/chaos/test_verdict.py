@@ -50,7 +50,6 @@ def test_the_references_tokens_are_exact(tokens: list[int], logprobs: list[float
 @pytest.mark.parametrize("body", [b"", b"{}", b"{", b"[]", b'{"choices": []}'])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_200_without_an_answer_is_a_violation(body: bytes, streamed: bool) -> None:
-    """Streamed or not."""
     assert result(body, streamed=streamed) is Result.VIOLATION
 
 

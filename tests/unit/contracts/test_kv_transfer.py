@@ -121,7 +121,6 @@ def test_what_is_not_ours_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("version", [None, 0, 1, 3, "2"])
 def test_another_protocol_version_is_refused_by_name(version: object) -> None:
-    """The sentence names both versions."""
     with pytest.raises(TransferParamsError, match="this node speaks 2"):
         verify(changed(v=version), SECRET)
 

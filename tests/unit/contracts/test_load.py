@@ -96,7 +96,6 @@ def test_an_unknown_key_names_the_nearest_right_one(tmp_path: Path, key: str) ->
 
 
 def test_an_unknown_section_names_the_nearest_right_one(tmp_path: Path) -> None:
-    """The same for sections."""
     assert problems({"prefil_node": {"port": 1}}, tmp_path)[0].endswith("did you mean prefill_node?")
 
 

@@ -35,7 +35,6 @@ class Proxy:
 
 @pytest.fixture
 def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configured token."""
     path = tmp_path / "admin.token"
     path.write_text("the token of this test\n")
     monkeypatch.setenv("BATON_PROXY_ADMIN_TOKEN_FILE", str(path))
@@ -90,7 +89,6 @@ def test_a_node_is_added_by_role_and_url(capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_a_refusal_is_one_sentence(status: int, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And exit status 1."""
     assert admin_command.main(["nodes"], Proxy(status, content).transport) == admin_command.EXIT_FAILED
     assert said in capsys.readouterr().err
 

@@ -104,6 +104,5 @@ def test_a_file_that_somebody_else_makes_meanwhile_stays(tmp_path: Path, monkeyp
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one sentence."""
     assert main(["secret", str(tmp_path / "none" / "file")]) == secret_command.EXIT_FAILED
     assert "No such file" in capsys.readouterr().err

@@ -56,7 +56,6 @@ def test_a_kernel_that_tells_nothing_is_no_limit(tmp_path: Path) -> None:
 
 
 def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
-    """The kernel's own counter."""
     assert oom_kills(machine(tmp_path, "", {})) == 3
 
 

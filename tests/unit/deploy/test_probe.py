@@ -11,7 +11,6 @@ from tests.unit.deploy.processes import answering
 
 
 def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:
-    """A process."""
     listener = Listener(host="127.0.0.1", port=port, flag="--port")
     return Member(
         name="proxy", module="m", argv=(), listeners=(listener,), ready_path=ready_path, is_encrypted=is_encrypted

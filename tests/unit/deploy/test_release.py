@@ -30,7 +30,6 @@ READY |= {"tags": ["v1.2.0", "nightly"], "changed": []}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """From this tree."""
     return build(ROOT, tmp_path_factory.mktemp("built"), epoch_s=EPOCH_S)
 
 
@@ -96,7 +95,6 @@ def test_a_second_build_gives_the_same_bytes(built: Built, tmp_path: Path) -> No
 
 
 def test_packed_files_bear_the_time_of_the_commit(built: Built) -> None:
-    """Not that of the build."""
     with tarfile.open(built.sdist) as packed:
         times = {member.mtime for member in packed}
     dates = {file.date_time for file in zipfile.ZipFile(built.wheel).infolist()}

@@ -25,7 +25,6 @@ def test_flags_are_split_between_the_launcher_and_the_nodes() -> None:
 
 
 def test_one_model_flag_names_the_model_of_both_roles() -> None:
-    """`--model` is for all nodes."""
     overrides = serve.parse(["--model", "org/model"]).overrides
 
     assert overrides == {"prefill_node.model": "org/model", "decode_node.model": "org/model"}

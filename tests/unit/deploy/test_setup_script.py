@@ -58,7 +58,6 @@ def test_without_one_the_ways_to_get_one_are_named(machine: StubCommands, versio
 
 
 def test_one_that_is_named_must_be_supported(machine: StubCommands) -> None:
-    """It is not exchanged for another one."""
     machine.environ["PYTHON"] = str(machine.folder / "python3.10")
 
     status, said = set_up(machine, "3.10", "3.12")

@@ -136,7 +136,6 @@ def planned(**sections: object) -> Stack:
 
 
 def member_of(stack: Stack, name: str) -> Member:
-    """Return a member by name."""
     return next(member for member in stack.members if member.name == name)
 
 

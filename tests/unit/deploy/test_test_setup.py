@@ -23,7 +23,6 @@ def machine(tmp_path: Path) -> StubCommands:
 
 
 def test_where_everything_is_there_nothing_is_done_or_said(machine: StubCommands) -> None:
-    """Every `make test` calls it."""
     machine.stub(PACKAGE)
 
     assert machine.run(SCRIPT) == (0, "")

@@ -82,6 +82,5 @@ def test_both_examples_work_as_printed(tls: str, needs_key: bool, tmp_path: Path
 
 
 def test_the_dashboard_is_named_with_the_file_of_its_token(tmp_path: Path) -> None:
-    """The token itself is not printed."""
     text = welcome(FirstRequest(url="http://127.0.0.1:9000", model="m", token_file=tmp_path / "token"))
     assert f"http://127.0.0.1:9000/dashboard, with the token in {tmp_path / 'token'}" in text

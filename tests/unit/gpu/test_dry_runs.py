@@ -55,7 +55,6 @@ def whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model has no stream of its own."""
     monkeypatch.setattr(LateAccelerator, "stream", lambda device: device.legacy)
 
 

@@ -33,7 +33,6 @@ every_template = pytest.mark.parametrize(
 
 @pytest.fixture
 def template(overlay: str, name: str) -> Object:
-    """The pod template of that name."""
     return pod_templates(render(overlay))[name]
 
 

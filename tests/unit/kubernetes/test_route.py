@@ -35,7 +35,6 @@ def test_what_shows_or_changes_the_deployment_does_not(path: str) -> None:
 
 
 def test_it_leads_to_the_proxies_service() -> None:
-    """At the port that it has."""
     service = named(render("cuda"), "Service", "baton-proxy")
 
     wanted = [{"name": "baton-proxy", "port": service["spec"]["ports"][0]["port"]}]

@@ -18,7 +18,6 @@ def test_an_overlay_renders_and_fits_the_schemas(overlay: str, version: str) -> 
 
 
 def test_every_folder_with_an_overlay_is_rendered() -> None:
-    """An overlay that is added is tested too."""
     assert sorted(OVERLAYS) == sorted(path.name for path in (FOLDER / "overlays").iterdir())
 
 

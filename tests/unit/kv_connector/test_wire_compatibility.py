@@ -39,6 +39,5 @@ def test_parameters_that_another_release_signed_are_accepted(role: str, sent: Wi
 
 
 def test_a_node_of_another_release_is_understood_by_the_proxy(sent: Wire) -> None:
-    """What it does not say has a default."""
     assert msgspec.convert(sent.node, NodeInfo) == NODE, RAISE
     assert msgspec.convert(sent.node | {"of a later release": 1}, NodeInfo) == NODE

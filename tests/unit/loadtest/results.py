@@ -19,7 +19,6 @@ def stage(records: Sequence[Record] | None = None, **more: Any) -> StageResult:
 
 
 def result(*stages: StageResult, **more: Any) -> Result:
-    """A run."""
     values = {
         "schema_version": SCHEMA_VERSION,
         "began_at": "2026-01-02T03:04:05+00:00",

@@ -26,7 +26,6 @@ def test_each_device_has_worker_classes_and_ours_is_the_default_where_it_has_bee
     [({}, "_310P", "NPUWorker310"), ({"xlite_graph_config": {"enabled": True}}, "A3", "XliteWorker")],
 )
 def test_what_vllm_ascend_runs_in_another_worker_is_refused(settings: object, device: str, words: str) -> None:
-    """By the name of that worker."""
     with pytest.raises(WorkerRefusedError, match=words):
         refuse_ascend(settings, device)
     for plain in (None, {}, {"xlite_graph_config": {"enabled": False}}, {"xlite_graph_config": None}):
@@ -34,6 +33,5 @@ def test_what_vllm_ascend_runs_in_another_worker_is_refused(settings: object, de
 
 
 def test_an_unknown_device_is_named() -> None:
-    """The sentence says what there is."""
     with pytest.raises(UnknownDeviceError, match=r"'tpu'.*cpu, cuda, npu"):
         worker_class("tpu")

@@ -82,7 +82,6 @@ def test_the_node_is_answered(worker: Worker, tmp_path: Path, monkeypatch: pytes
 def test_each_data_parallel_engine_answers_in_its_own_folder(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its connector does."""
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
     monkeypatch.setattr(worker.vllm_config.parallel_config, "data_parallel_index", 2)
 

@@ -19,7 +19,6 @@ VOCABULARY = 50
 
 
 def seeded(seed: int = 3) -> torch.Generator:
-    """A generator on the CPU."""
     return torch.Generator(device="cpu").manual_seed(seed)
 
 
@@ -152,7 +151,6 @@ def test_a_request_s_own_row_is_taken(request_id: str, logprobs: int, found: Sam
 
 @pytest.mark.parametrize(("request_id", "has"), [("r0", False), ("r1", True), ("r9", False)])
 def test_a_chunk_that_is_not_the_last_has_no_token(request_id: str, has: bool) -> None:
-    """Nor has a request that the step did not run."""
     assert has_token(output_of([[], [5]]), request_id) is has
 
 

@@ -136,7 +136,6 @@ def test_warm_up_runs_without_a_connector(log: Log) -> None:
 
 
 def test_the_connector_asks_for_what_the_worker_says() -> None:
-    """They do not import each other."""
     assert getattr(Ours, VOIDS_FIRST) is True
     assert not hasattr(Theirs, VOIDS_FIRST)
 

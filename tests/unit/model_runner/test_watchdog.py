@@ -30,7 +30,6 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Ends:
-    """Nothing has ended."""
     return Ends()
 
 
@@ -97,7 +96,6 @@ def test_a_call_that_hangs_is_told_once(watchdog: Watchdog, ends: Ends) -> None:
 
 
 def test_calls_that_end_are_forgotten(ends: Ends) -> None:
-    """Also those that end with an exception."""
     watchdog = Watchdog(0.1, ends)
 
     with watchdog.call("execute_model"):

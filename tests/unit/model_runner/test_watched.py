@@ -63,7 +63,6 @@ def ended() -> Ends:
 
 @pytest.fixture
 def worker(ended: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """One that has warmed up."""
     monkeypatch.setattr(watched, "Watchdog", lambda bound_s: Watchdog(bound_s, ended))
     monkeypatch.setenv(STEP_TIMEOUT_VARIABLE, "0.1")
     made = Worker()

@@ -42,7 +42,6 @@ def test_promtool_understands_every_expression(tmp_path: Path) -> None:
 
 @every_dashboard
 def test_panels_have_ids_of_their_own_and_do_not_overlap(dashboard: Dashboard) -> None:
-    """And none sticks out."""
     panels = dashboard["panels"]
     ids = [panel["id"] for panel in panels]
     cells = [cell for panel in panels for cell in _cells(panel)]

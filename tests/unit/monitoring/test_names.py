@@ -16,7 +16,6 @@ ADAPTER = ROOT / "deploy" / "monitoring" / "prometheus-adapter" / "rules.yaml"
 
 
 def alerts() -> list[tuple[str, str]]:
-    """Return the alerts with their expressions."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [(rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
 
@@ -28,7 +27,6 @@ def test_alerts_and_panels_ask_for_what_there_is(where: str, expression: str) ->
 
 
 def test_the_autoscaler_scales_by_what_the_adapter_serves() -> None:
-    """And the adapter serves series that there are."""
     rules = yaml.safe_load(ADAPTER.read_text())["rules"]
     served = {rule["name"]["as"] for rule in rules}
     metrics = named(render("cuda"), "HorizontalPodAutoscaler", "proxy")["spec"]["metrics"]

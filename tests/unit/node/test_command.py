@@ -46,7 +46,6 @@ def test_a_flag_given_twice_is_refused_and_a_shortened_one_is_not_ours(capsys: p
 
 
 def test_flags_of_the_command_line_follow_those_of_the_file() -> None:
-    """So that they win, one by one."""
     config = BatonConfig(decode_node=NodeConfig(vllm_args=("--dtype", "auto")))
     config = with_passthrough("decode", config, ("--dtype", "float32"))
 

@@ -23,7 +23,6 @@ def state(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 async def test_the_server_ends_with_its_engine(state: SimpleNamespace) -> None:
-    """And no sooner."""
     watch = EngineWatch(state)
     watch.start()
     await asyncio.sleep(0.05)

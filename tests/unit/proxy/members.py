@@ -21,12 +21,10 @@ def info(role: Literal["prefill", "decode"], **changes: Any) -> NodeInfo:
 
 
 def node(role: Literal["prefill", "decode"], url: str = "http://n", slot: int = 0, **changes: Any) -> Node:
-    """Make a node that was probed."""
     made = Node(url=url, role=role, slot=slot)
     made.describe(info(role, **changes))
     return made
 
 
 def request(body: dict[str, Any] | None = None) -> ClientRequest:
-    """Make a request for one completion."""
     return parse(COMPLETIONS, "id", [], msgspec.json.encode({"model": MODEL, "prompt": "x", **(body or {})}))

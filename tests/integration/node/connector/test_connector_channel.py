@@ -75,7 +75,6 @@ def client(runtime_dir: Path) -> Iterator[ConnectorClient]:
 
 
 def says(content: object) -> Answer:
-    """An answer that is always the same."""
     return lambda *_: json.dumps(content).encode()
 
 

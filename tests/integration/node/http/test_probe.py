@@ -30,7 +30,6 @@ async def engines() -> AsyncIterator[ProbeEngines]:
 
 
 def push_to(session: str, address: int, idle_s: float = 0) -> Push:
-    """An order to push there."""
     return Push(session=session, address=address, size_bytes=MIB, idle_s=idle_s)
 
 

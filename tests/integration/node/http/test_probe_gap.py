@@ -62,7 +62,6 @@ def start(space: str, order: Order, *python: str) -> "subprocess.Popen[str]":
 
 
 def line_of(child: "subprocess.Popen[str]") -> str:
-    """The next line that a child says."""
     assert child.stdout is not None
     return child.stdout.readline().strip()
 

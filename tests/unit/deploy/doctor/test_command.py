@@ -34,7 +34,6 @@ def test_a_secret_that_cannot_be_read_is_a_finding(
 
 @pytest.mark.parametrize("argv", [["--role", "baker"], ["--idle-gap", "-1"], ["--idle-gap", "x"], ["more"]])
 def test_a_wrong_command_line_is_no_finding(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2."""
     with pytest.raises(SystemExit) as ended:
         command.main(argv)
 

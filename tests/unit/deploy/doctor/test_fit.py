@@ -24,7 +24,6 @@ UNPLUGGED = RdmaDevice(name="mlx5_0", active=False)
 
 
 def codes(findings: Iterable[Finding]) -> list[str]:
-    """Their kinds."""
     return [finding.code for finding in findings]
 
 
@@ -40,7 +39,6 @@ def test_every_difference_of_fingerprints_has_a_finding() -> None:
 
 @pytest.mark.parametrize("field", Fingerprint.__struct_fields__)
 def test_a_difference_is_named_with_both_values(field: str) -> None:
-    """And it is the only one that is named."""
     other = 96 if field == "block_size_tokens" else "other"
     theirs = decode(fingerprint=msgspec.structs.replace(FINGERPRINT, **{field: other}))
 
@@ -112,7 +110,6 @@ def test_loopback_on_one_machine_is_well() -> None:
     ],
 )
 def test_role_and_state_are_judged_as_the_proxy_does(changes: dict[str, Any], found: list[str]) -> None:
-    """With its own words."""
     assert codes(diagnose_node(prefill(**changes))) == found
 
 
@@ -122,7 +119,6 @@ def test_a_node_that_cannot_try_transfers_is_said() -> None:
 
 
 def test_a_node_that_said_nothing_has_no_further_findings() -> None:
-    """That it did not answer has been said."""
     silent = Known(url="http://10.0.0.3:8100", role="prefill")
 
     assert codes(diagnose_node(silent)) == []

@@ -45,7 +45,6 @@ def test_a_machine_is_told_with_versions_and_limits() -> None:
 
 
 def test_the_status_counts_what_is_wrong_and_if_asked_warnings() -> None:
-    """0 and 1, for CI."""
     assert status(Examination(findings=[]), strict=True) == 0
     assert status(Examination(findings=[WARNING]), strict=False) == 0
     assert status(Examination(findings=[WARNING]), strict=True) == 1

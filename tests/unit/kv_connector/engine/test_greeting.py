@@ -41,7 +41,6 @@ def test_nobody_waits_while_a_target_is_asked() -> None:
 
 
 def test_a_silent_target_is_asked_again_by_the_next_who_wants_to_know() -> None:
-    """It may have been stopped for a while only."""
     peers = Peers()
     peers.alive = False
     peers.may_answer.set()

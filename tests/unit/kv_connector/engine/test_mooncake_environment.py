@@ -59,7 +59,6 @@ def test_a_contradiction_is_refused() -> None:
     ("protocol", "device"), [("tcp", "cpu"), ("rdma", "cpu"), ("tcp", "cuda"), ("rdma", "cuda"), ("ascend", "npu")]
 )
 def test_a_transport_that_carries_the_device_passes(protocol: str, device: str) -> None:
-    """Each device has at least one."""
     check_transport(protocol, device)
 
 

@@ -48,7 +48,6 @@ class CountingPlan(CopyPlan):
 
 @pytest.fixture
 def mooncake() -> FakeMooncake:
-    """One that has nothing to do."""
     return FakeMooncake()
 
 

@@ -20,7 +20,6 @@ WISH = BlockReservation(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_has
 
 
 def hello(node: str = "p") -> Hello:
-    """Make an introduction."""
     return Hello(node=node, rank=Rank(), fingerprint=fingerprint(), regions=[])
 
 
@@ -106,7 +105,6 @@ class Pair:
             self.p.ready(f"p-{name}", layer, blocks, self.now)
 
     def next_push(self, max_units: int) -> Push:
-        """P has something to push."""
         push = self.p.next_push(max_units)
         assert push is not None
         return push
@@ -151,7 +149,6 @@ def reserved() -> Pair:
 
 
 def ready_to_push() -> Pair:
-    """P may push all of the transfer `t`."""
     pair = reserved()
     pair.write()
     return pair

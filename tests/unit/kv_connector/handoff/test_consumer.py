@@ -116,7 +116,6 @@ def test_a_dirty_epoch_fails_at_once_and_keeps_its_blocks() -> None:
 
 
 def test_blocks_that_are_not_wanted_are_not_quarantined() -> None:
-    """Block 0 stands for none."""
     pair = Pair()
     pair.start()
     pair.reserve(wish=WISH._replace(blocks=[[0, 5, 6]]))

@@ -57,7 +57,6 @@ class Scene:
         self.pair.d.receive(PEER, self.pair.p.sessions[D].stamp(body), self.pair.now)
 
     def counts(self) -> Counter[Refused]:
-        """What was refused."""
         return Counter(self.refused)
 
     def ends_well(self) -> bool:
@@ -262,7 +261,6 @@ def test_what_a_prefill_rank_does_not_act_on_is_counted(scene: Scene, message: M
 def test_what_a_decode_rank_does_not_act_on_is_counted(
     scene: Scene, peer: str, message: Message, kind: Refused
 ) -> None:
-    """The same on the other side."""
     scene.pair.d.receive(peer, message, 0.0)
 
     assert scene.counts() == {kind: 1}

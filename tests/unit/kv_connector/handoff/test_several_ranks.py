@@ -166,7 +166,6 @@ def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so() -> 
 
 
 def test_a_client_that_leaves_frees_both_ranks() -> None:
-    """Both hear of it."""
     trio = reserved()
 
     trio.gather.cancel("d", trio.now)
@@ -280,7 +279,6 @@ def fan_out() -> tuple[Producer, FanOut]:
 
 
 def test_a_prompt_is_released_when_all_of_its_readers_let_go() -> None:
-    """I2: one of them may still read it."""
     producer, made = fan_out()
     made.hold("p", 0.0)
     assert made.released == []
@@ -305,7 +303,6 @@ def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
 
 
 def test_a_rank_that_nobody_reads_lets_go_at_once() -> None:
-    """Another rank has the same heads."""
     made = FanOut(make_producer())
     made.start("t", "p", [], PROMPT, 0.0)
 

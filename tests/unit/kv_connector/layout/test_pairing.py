@@ -32,7 +32,6 @@ class Rig:
     gap: int = 0
 
     def side(self, tp: int, names: Sequence[str] = ("l0",), pp: int = 0, pp_size: int = 1) -> Side:
-        """One rank of it."""
         mine = len(heads_of(self.heads, self.tp_size, tp))
         token_bytes = sum(count * size for count, size in self.sections)
         block_bytes = self.block_tokens * mine * token_bytes

@@ -15,12 +15,10 @@ PLAIN = Region(name="layer.0", layer=0, base_addr=4096, block_bytes=64, stride_b
 
 
 def region(**changes: Any) -> Region:
-    """A region with changes."""
     return replace(PLAIN, **changes)
 
 
 def regions_of(tensor: torch.Tensor, num_blocks: int) -> tuple[Region, ...]:
-    """The regions of a real tensor."""
     return regions_of_tensor(
         name="l",
         layer=3,

@@ -28,7 +28,6 @@ def manager(window: int) -> Any:
 
 
 def places(table: Any) -> list[int]:
-    """Where a block table has blocks."""
     return [place for place, block in enumerate(table) if not block.is_null]
 
 

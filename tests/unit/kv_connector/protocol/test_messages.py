@@ -27,7 +27,6 @@ from tests.support.golden_wire.examples import BODIES, FINGERPRINT, REGION
 
 
 def frame(body: object, **envelope: object) -> bytes:
-    """Make a frame of anything."""
     fields = {"version": PROTOCOL_VERSION, "sender": 1, "receiver": 2, "seq": 3}
     return msgspec.msgpack.encode(fields | {"body": body} | envelope)
 

@@ -41,9 +41,8 @@ def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
 def reserve(side: DecodeScheduler, req: Any) -> None:
     """The request arrives, and its blocks are reserved."""
     side.add_request(req)
-    tokens, _ = side.match(req, 0)
-    assert tokens == req.num_prompt_tokens
-    side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
+    assert side.match(req, 0) == (req.num_prompt_tokens, True)
+    side.allocated(req, [[*FakePool(9).blocks[1:4]]], req.num_prompt_tokens)
 
 
 def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> None:
@@ -103,7 +102,6 @@ def test_a_request_starts_with_the_token_that_came_with_its_kv(side: DecodeSched
 
 @pytest.mark.parametrize(("asked", "token"), [(False, TOKEN), (True, None), (True, SampledToken(id=VOCABULARY))])
 def test_others_sample_it_themselves(side: DecodeScheduler, asked: bool, token: SampledToken | None) -> None:
-    """A token that was not asked for, none, and one that is none."""
     received(side, req := request("decode", 40, first_token=asked), token)
 
     assert "baton_start" not in req.__dict__
@@ -213,7 +211,6 @@ def test_tokens_are_said_once(side: DecodeScheduler) -> None:
 def test_what_is_remembered_of_started_requests_is_bounded(
     side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last of them."""
     monkeypatch.setattr(client_tokens, "MAX_STARTED", 2)
     for choice in range(4):
         side.add_request(request("decode", 40, start=((5,),) * 4, choice=choice, peer="", request_id=f"r{choice}"))

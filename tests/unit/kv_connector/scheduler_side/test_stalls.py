@@ -113,7 +113,6 @@ def test_one_is_given_back_if_vllm_lacks_more_blocks_than_we_know_of(standstill:
 
 
 def test_nothing_is_given_back_for_prompts_that_have_started(standstill: Standstill) -> None:
-    """P goes on with them."""
     for number in range(5):
         standstill.start(f"early{number}")
 

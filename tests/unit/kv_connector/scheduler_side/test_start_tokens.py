@@ -35,7 +35,6 @@ class Base:
         self.requests: dict[str, Any] = {}
         self.finished_recving_kv_req_ids: set[str] = set()
         self.seen: list[tuple[str, list[int], Any, bool]] = []
-        self.ends_with = 0  # this token ends a request
         self.num_lookahead_tokens = 2
         self.kv_cache_manager = SimpleNamespace(
             allocate_slots=self.allocate, cache_blocks=lambda *asked: self.cached.append(asked[1])
@@ -61,7 +60,6 @@ class Base:
         request.num_in_flight_tokens -= 1
         request.num_stale_output_tokens -= 1
         request.tokens += tokens
-        request.finished = self.ends_with in tokens
         self.seen.append((name, tokens, output.logprobs, self.log_stats))
         return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"])}
 
@@ -154,17 +152,6 @@ def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
     assert [logs for *_, logs in scheduler.seen] == [False, False]
     assert scheduler.log_stats
     assert scheduler.requests["r"].events == [EngineCoreEventType.SCHEDULED]
-
-
-def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -> None:
-    """VLLM has freed it: nothing of it is left waiting."""
-    scheduler.ends_with = 7
-    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
-
-    scheduler.update_from_output(None, received("r"))
-
-    assert scheduler.requests["r"].tokens == [7]
-    assert scheduler.finished_recving_kv_req_ids == set()
 
 
 def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:

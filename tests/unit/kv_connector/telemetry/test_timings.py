@@ -56,7 +56,6 @@ def test_a_transfer_that_did_not_get_that_far_has_no_exposed_time(
 def test_the_hidden_share_is_of_the_shorter_one(
     computing: float, pushing: float, measured: float, share: float
 ) -> None:
-    """(C + X - M) / min(C, X)."""
     prefill = {"scheduled": 5.0, "last_layer": 5.0 + computing, "commit": 5.0 + measured}
 
     assert hidden_share(prefill, pushing) == pytest.approx(share)

@@ -20,7 +20,7 @@ def test_a_reader_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> N
 
     busy_wait.pause_instead()
     busy_wait.pause_instead()
-    spins.sched_yield()  # type: ignore[operator]  # ours by now
+    spins.sched_yield()
     assert slept == [busy_wait.PAUSE_S]
 
     for _ in range(2):

@@ -21,7 +21,6 @@ def adapter(folder: Path | str, *, number: int = 1, again: bool = False, **more:
 
 
 def written(folder: Path, weights: bytes) -> Path:
-    """An adapter of these weights in a folder."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text("{}")
     (folder / WEIGHTS).write_bytes(weights)
@@ -34,7 +33,6 @@ def engine_of(lora_config: Any) -> Any:
 
 
 def loaded(*what: Any, settings: str = "") -> Adapters:
-    """A node that has loaded these."""
     node = Adapters(settings)
     for each in what:
         with node.loading(each):

@@ -30,7 +30,6 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_vllm_s_own_worker_on_v2_is_refused_by_name() -> None:
-    """With what to do instead."""
     with pytest.raises(
         ConfigError, match=r"workers\.Theirs does not .* --worker-cls baton\.model_runner\.cuda\.EngineWorker"
     ):

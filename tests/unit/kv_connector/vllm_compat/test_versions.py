@@ -27,7 +27,6 @@ def without(*hooks: str) -> Any:
 
 @pytest.mark.usefixtures("_old")
 def test_a_failed_receive_is_told_by_its_first_block_and_once() -> None:
-    """One that arrived is not."""
     loads = FailedLoads()
     loads.begin_step([("failed", 7)])
     loads.begin_step([("arrived", 9)])
@@ -73,7 +72,6 @@ def test_a_request_whose_receive_failed_starts_from_nothing(
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_this_vllm_has_every_hook(role: Role) -> None:
-    """It is the one that everything is tested with."""
     check_engine(role)
 
 

@@ -41,7 +41,6 @@ def noise(size: int, seed: int = 0) -> torch.Tensor:
 
 
 def digests_of(memory: torch.Tensor, blocks: list[int], **layout: int) -> list[bytes]:
-    """The digest of each region."""
     packed = RegionDigests([memory], (regions := regions_over(memory, **layout)))(blocks, range(len(regions)))
     return [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
 

@@ -26,7 +26,6 @@ def engine(host: int, count: int = 2) -> Any:
 
 
 def config(folder: Path) -> ConnectorConfig:
-    """One host's."""
     (folder / "secret").write_text("0123456789abcdef")
     extra = {"runtime_dir": folder, "secret_file": folder / "secret", "weights": "a1", "transfer": {}}
     return ConnectorConfig.from_extra(extra)
@@ -91,7 +90,6 @@ def test_ranks_meet(host: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_that_differ_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them see it, and none serves."""
     monkeypatch.setattr(hosts, "_gather", lambda mine: [mine, member(1, dtype="bfloat16")])
     monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
 

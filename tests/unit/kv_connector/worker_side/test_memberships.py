@@ -25,7 +25,6 @@ BLOCKS = 6
 
 
 def engine(shares: Mapping[str, str] = SHARERS) -> Any:
-    """What is read of an engine with these layers."""
     layers = {
         name: SimpleNamespace(kv_sharing_target_layer_name=shares.get(name)) for name in (*OWNERS, *SHARERS, "stray")
     }

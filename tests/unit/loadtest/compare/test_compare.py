@@ -86,7 +86,6 @@ def drawn(
 
 
 def verdicts(a: Result, b: Result) -> dict[str, str]:
-    """The verdict on B for each metric."""
     found = compare(a, b, resamples=200, seed=0, confidence=0.95)
     return {finding.metric.name: finding.verdict for finding in found}
 
@@ -153,7 +152,6 @@ def test_runs_of_different_work_are_not(other: Result, words: str) -> None:
 
 
 def stored(tmp_path: Path, name: str, run: Result) -> str:
-    """A run in a folder."""
     (tmp_path / name).mkdir()
     write_result(run, tmp_path / name)
     return str(tmp_path / name)

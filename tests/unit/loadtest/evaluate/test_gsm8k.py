@@ -70,7 +70,6 @@ def test_wilsons_interval() -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: dict[str, str], words: str) -> None:
-    """By its number."""
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps({"question": "a", "answer": "#### 1"}) + "\n\n" + json.dumps(line))
 

@@ -9,7 +9,6 @@ GOOD: dict[str, Any] = {"model": "mock", "prompt": "x" * 40, "max_tokens": 3}
 
 
 def ask(path: str = COMPLETIONS, content_type: str = "application/json", **changes: Any) -> Any:
-    """Have a body read."""
     body = {name: value for name, value in {**GOOD, **changes}.items() if value is not ...}
     return understand(path, content_type, json.dumps(body).encode(), 16)
 
@@ -43,7 +42,6 @@ def test_a_good_request_is_understood() -> None:
     ],
 )
 def test_what_vllm_refuses_is_refused(status: int, changes: dict[str, Any]) -> None:
-    """With vLLM's status."""
     with pytest.raises(RefusedError) as caught:
         ask(**changes)
 

@@ -2,7 +2,6 @@ from baton.loadtest.mock_engine.wheel import Due, Wheel
 
 
 def repeated(log: list[int], times: int, again_s: float) -> Due:
-    """Work that is due `times` times."""
     for left in reversed(range(times)):
         log.append(len(log))
         if left:

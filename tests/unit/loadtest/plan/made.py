@@ -21,7 +21,6 @@ def calibration(**more: Any) -> Calibration:
 
 
 def demand(due_s: float = 0.0, tokens: int = 100, output: int = 1, **more: Any) -> Demand:
-    """One request."""
     return Demand(due_s=due_s, input_tokens=tokens, output_tokens=output, **more)
 
 
@@ -32,7 +31,6 @@ def poisson(rate_per_s: float, count: int, seed: int = 1, **more: int) -> list[D
 
 
 def run(load: Sequence[Demand], found: Calibration, prefill: int = 1, decode: int = 1) -> Outcome:
-    """Simulate."""
     return simulate(load, found, Shape(prefill, decode))
 
 

@@ -25,7 +25,6 @@ SLO = ("--goodput", "ttft:300")
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A calibration."""
     path = tmp_path / "calibration.json"
     write_calibration(calibration(overhead_s=0.01), path)
     return str(path)

@@ -163,7 +163,6 @@ def test_overheads_that_cannot_be_told_apart_are_not_guessed_at() -> None:
 
 
 def test_the_mixed_load_keeps_the_busier_node_as_busy_as_was_asked() -> None:
-    """Whichever of both it is."""
     for answer, busy in ((2, "prefill_busy"), (60, "decode_busy")):
         found = calibration(prefill=Prefill(step_s=0.03, token_s=1e-4, max_num_batched_tokens=512))
         rate_per_s = mixed_rate_per_s(found, 300, answer)

@@ -213,7 +213,6 @@ def test_stretches_are_the_same_as_single_steps() -> None:
 
 
 def test_requests_that_never_fit_are_refused() -> None:
-    """With both numbers."""
     small = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=120)
 
     with pytest.raises(RunError, match="request of 130 tokens never fits into a decode node's KV pool of 120 tokens"):

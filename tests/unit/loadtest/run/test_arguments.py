@@ -35,7 +35,6 @@ URL = ("--url", "http://a:1")
     ],
 )
 def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None:
-    """It names the argument."""
     with pytest.raises(UsageError) as caught:
         parse(argv, {})
 
@@ -51,7 +50,6 @@ def test_the_key_may_come_from_the_environment() -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    """A report is for others."""
     given = parse(
         [*URL, "--api-key", "s3cret", "--header", "X-Token: s3cret", "--burstiness", "inf", "--rate", "1"], {}
     )

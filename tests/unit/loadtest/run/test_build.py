@@ -101,7 +101,6 @@ def test_descriptions_tell_work_apart_but_not_seeds() -> None:
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    """With the file's name."""
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)

@@ -5,7 +5,6 @@ from baton.loadtest.traffic.script import Ask, Form
 
 
 def body(form: Form, **ask: Any) -> dict[str, Any]:
-    """A body, decoded."""
     decoded: dict[str, Any] = json.loads(form.body(Ask(output_tokens=4, **ask)))
     return decoded
 

@@ -12,7 +12,6 @@ def prompt(source: Any, index: int) -> Any:
 
 
 def words(messages: Any) -> list[str]:
-    """What the only message says."""
     (message,) = messages
     assert message["role"] == "user"
     return str(message["content"]).split(" ")
@@ -39,7 +38,6 @@ def test_lengths_spread_evenly_around_their_middle() -> None:
 
 
 def test_a_chat_has_as_many_words_as_tokens_were_asked_for() -> None:
-    """Fewer where a word is more than a token."""
     assert len(words(prompt(RandomPrompts(making(chat=True, tokens=30)), 0))) == 30
     assert len(Vocabulary(tokens_per_word=3.0).text("key", 30).split(" ")) == 10
 

@@ -14,7 +14,6 @@ from tests.unit.loadtest.making import making
 
 
 def traced(timestamp: int, tokens: int, *blocks: int, output: int = 100) -> TracedRequest:
-    """One line of a trace."""
     return TracedRequest(timestamp=timestamp, input_length=tokens, output_length=output, hash_ids=blocks)
 
 

@@ -19,7 +19,6 @@ class Log(list[str]):
 
 @pytest.fixture
 def log() -> Log:
-    """A new one."""
     return Log()
 
 

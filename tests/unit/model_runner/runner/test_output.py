@@ -55,7 +55,6 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """A new one."""
     made = Rig()
     yield made
     made.transfer.stop()

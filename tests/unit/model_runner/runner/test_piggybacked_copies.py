@@ -177,7 +177,6 @@ def wanted(step: int) -> Found:
 
 
 def tokens(step: int) -> list[list[int]]:
-    """What is sampled in a step."""
     return [[step * 10 + i for i in range(4)], [step * 10] * (1 + step % 3)]
 
 

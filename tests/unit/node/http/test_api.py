@@ -66,7 +66,6 @@ class FakeConnector:
 
 
 def node_api(connector: FakeConnector, role: Role = "prefill") -> NodeApi:
-    """A node's API."""
     refusals = Refusals(logging.getLogger(__name__))
     return NodeApi(
         role=role,
@@ -133,7 +132,6 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
 
 
 async def test_a_decode_node_has_no_control_address() -> None:
-    """An empty address is none."""
     info = await describe(node_api(FakeConnector(WORKER, {"engines": 1, "control_addresses": [""]})))
     assert info["control_addresses"] == []
 
@@ -176,7 +174,6 @@ async def test_what_a_silent_connector_would_know_is_unavailable(path: str) -> N
 
 
 def test_both_sides_of_a_transfer_are_joined() -> None:
-    """A transfer may be known to one side only."""
     scheduler = {"transfers": [{"transfer_id": "a", "state": "held"}, {"transfer_id": "b", "blocks_held": 2}]}
     worker = {
         "transfers": [{"transfer_id": "a", "state": "pushing"}, {"transfer_id": "c", "epoch": 1}],

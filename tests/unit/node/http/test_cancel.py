@@ -111,7 +111,6 @@ async def test_a_caller_that_leaves_amid_its_body_is_forgotten() -> None:
 
 
 async def test_a_connector_that_does_not_take_it_is_unavailable() -> None:
-    """So that the caller says it again."""
     exchange = await ask(FakeConnector(silent=True), cancels(A))
 
     assert exchange.status == 503

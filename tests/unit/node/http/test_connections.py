@@ -63,7 +63,6 @@ class Node:
 
 @pytest.fixture
 async def node() -> Node:
-    """The server."""
     return Node()
 
 

@@ -12,7 +12,6 @@ from baton.node.http.one_by_one import merge_nothing
 
 
 def output(token: int) -> RequestOutput:
-    """One token."""
     said = CompletionOutput(index=0, text=str(token), token_ids=[token], cumulative_logprob=None, logprobs=None)
     return RequestOutput("r", None, None, None, [said], finished=False)
 

@@ -87,7 +87,6 @@ async def test_a_get_describes_the_machine() -> None:
     ],
 )
 async def test_each_question_has_its_answer(engines: FakeEngines, question: Any, answer: Any) -> None:
-    """Those that need an engine of their own."""
     assert await ask(question) == (200, answer)
     assert len(engines.asked) == 1
     assert engines.stopped
@@ -117,7 +116,6 @@ async def test_what_is_out_of_bounds_is_refused(engines: FakeEngines, question: 
 
 
 async def test_a_long_body_and_another_method_are_refused() -> None:
-    """With the statuses that say so."""
     assert (await ask(raw=b" " * (MAX_BODY_BYTES + 1)))[0] == 413
     assert (await ask(method="DELETE"))[0] == 405
 

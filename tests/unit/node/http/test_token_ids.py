@@ -48,7 +48,6 @@ def asked(name: str = "cmpl-x-0", sampling: Any = None) -> Any:
 
 
 def parent(answers: int) -> Any:
-    """Of several answers."""
     return SimpleNamespace(n=answers)
 
 
@@ -159,7 +158,6 @@ def test_a_request_that_vllm_does_not_keep_is_left_alone(made: Made) -> None:
 
 
 def head(status: int = 200, kind: bytes = b"text/event-stream; charset=utf-8") -> Message:
-    """The head of a response."""
     return {"type": "http.response.start", "status": status, "headers": [(b"Content-Type", kind)]}
 
 

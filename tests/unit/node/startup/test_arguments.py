@@ -49,7 +49,6 @@ def test_the_server_gets_what_makes_it_a_node() -> None:
 
 @pytest.mark.parametrize("traits", [PREFILL, DECODE])
 def test_the_connector_settings_are_what_the_connector_reads(traits: RoleTraits) -> None:
-    """The connector's own reader accepts them."""
     extra = kv_transfer_config(launch(traits))["kv_connector_extra_config"]
     assert ConnectorConfig.from_extra(json.loads(json.dumps(extra))).data_host == "10.0.0.5"
 

@@ -77,7 +77,6 @@ def test_the_engine_gives_up_on_a_step_after_the_watchdog() -> None:
 def test_accelerators_run_the_model_runner_of_vllm_s_choice(
     device: str, model_runner: str, current: dict[str, str]
 ) -> None:
-    """Or of the operator's."""
     assert environment(device, [], 8, current) == {}
     assert of_runner(device, model_runner, current) == {}
 

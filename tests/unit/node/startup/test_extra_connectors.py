@@ -18,7 +18,6 @@ OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config"
 
 
 def refused(*beside: dict[str, Any], flags: tuple[str, ...] = (), device: str = "cuda", vllm: str = "0.32.0") -> str:
-    """What a node says to this."""
     with pytest.raises(StartRefusedError) as caught:
         refuse_unproven(beside, flags, device, vllm)
     return str(caught.value)

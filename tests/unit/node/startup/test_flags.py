@@ -32,7 +32,6 @@ def test_other_spellings_of_an_owned_flag_are_refused_too(spelling: str) -> None
     "flag", ["--model-impl", "--kv-cache-dtype", "--portable", "-tp", "--hosted", "--config-format"]
 )
 def test_flags_that_only_look_alike_pass(flag: str) -> None:
-    """A longer flag is another flag."""
     refuse_owned([flag, "x"])
 
 

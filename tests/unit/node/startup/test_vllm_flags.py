@@ -37,7 +37,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(argument: str, message: str
 
 
 def test_a_version_that_is_not_listed_refuses_nothing() -> None:
-    """Its own parser does."""
     refuse_unknown(["--of-a-later-version"], installed="9.9", flags=FLAGS)
 
 

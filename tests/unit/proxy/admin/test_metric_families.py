@@ -35,7 +35,6 @@ def test_workers_add_up_line_by_line() -> None:
 
 
 def test_the_time_of_creation_is_no_sum() -> None:
-    """It is the first one's."""
     first, second = worker(1, 0, 1.0), worker(1, 0, 1.0)
     times = [lines(found)['ended_created{status="200"}'] for found in (first, second, added_up((first, second)))]
 
@@ -43,7 +42,6 @@ def test_the_time_of_creation_is_no_sum() -> None:
 
 
 def test_a_worker_leaves_behind_what_it_counted_and_no_gauge() -> None:
-    """What was in flight in it is in flight no more."""
     assert {family.name for family in lasting(worker(1, 1, 1.0))} == {"ended", "took_seconds"}
 
 

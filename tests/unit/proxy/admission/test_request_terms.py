@@ -11,7 +11,6 @@ from baton.proxy.request.fields import split
 
 
 def fields(**values: Any) -> dict[str, msgspec.Raw]:
-    """A request's fields."""
     return split(msgspec.json.encode(values))
 
 
@@ -56,7 +55,6 @@ def test_a_priority_that_is_no_integer_is_refused(value: bytes) -> None:
 
 @pytest.mark.parametrize(("said", "timeout_s"), [(None, 60.0), (b"2.5", 2.5), (b"61", 60.0), (b"inf", 60.0)])
 def test_a_client_can_only_shorten_its_time(said: bytes | None, timeout_s: float) -> None:
-    """The configured time is the most."""
     headers = [(b"x-timeout", said)] if said else []
 
     assert timeout_s_of(headers, "x-timeout", 60.0) == timeout_s

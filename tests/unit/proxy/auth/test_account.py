@@ -15,12 +15,10 @@ KEY = Key(name="a", digests=(b"",))
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock."""
     return Clock()
 
 
 def account(key: Key, clock: Clock) -> Account:
-    """A fresh account."""
     return Account(key, Counts([0.0, 0.0]), clock=clock, wall_clock=clock)
 
 
@@ -90,7 +88,6 @@ def test_a_changed_limit_counts_at_once_and_what_was_counted_stays(clock: Clock)
 
 
 def test_a_key_expires_at_its_second(clock: Clock) -> None:
-    """Not before."""
     asked = account(replace(KEY, expires_at_s=clock.now_s + 1), clock)
     asked.check_valid()
     clock.now_s += 1

@@ -7,7 +7,6 @@ from baton.proxy.workers.slot import WorkerSlot
 
 
 def slot(directory: Path, number: int) -> WorkerSlot:
-    """One of three."""
     return WorkerSlot(number=number, workers=3, directory=directory)
 
 

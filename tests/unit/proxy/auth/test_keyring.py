@@ -16,7 +16,6 @@ def key(name: str, *shown: bytes, at_once: int | None = None, expires_at_s: floa
 
 
 def bearer(shown: bytes) -> Headers:
-    """Headers with a key."""
     return [(b"host", b"x"), (b"authorization", b"Bearer " + shown)]
 
 

@@ -14,7 +14,6 @@ def node(requests: int, state: str = "ready") -> NodeShown:
 
 
 def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:
-    """What a worker shows."""
     fields: dict[str, Any] = {
         "leaving": [],
         "inside": 1,

@@ -28,7 +28,6 @@ def begin(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = No
 
 
 def response(record: RequestRecord) -> ClientResponse:
-    """The response to its client."""
     return ClientResponse(Mock(), Mock(), ConnectionBudget(lambda: 100, lambda: None).claim(), record)
 
 

@@ -186,7 +186,6 @@ async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempt
 async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_prefill_node(
     watched: list[Watched],
 ) -> None:
-    """While none is ready."""
     prefill = FakeNode(State.DOWN)
     here = Watched(FakeNode(State.DRAINING), FakeNode(State.READY), prefill=[prefill])
     watched.append(here)

@@ -23,7 +23,6 @@ LIMIT = 80
 
 
 async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Answer."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 

@@ -36,13 +36,11 @@ def _short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def app() -> App:
-    """An application."""
     return App()
 
 
 @pytest.fixture
 def transport() -> Transport:
-    """A connection."""
     return Transport()
 
 
@@ -164,8 +162,6 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
 
 
 async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Transport) -> None:
-    """It says so in its head."""
-
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
         writer_of(scope).begin(200, [], b"all")
         writer_of(scope).end()

@@ -32,7 +32,6 @@ class Seen:
 
 @pytest.fixture
 def seen(tmp_path: Path) -> Seen:
-    """A file."""
     path = tmp_path / "file"
     path.write_text("first")
     return Seen(path)
@@ -40,7 +39,6 @@ def seen(tmp_path: Path) -> Seen:
 
 @asynccontextmanager
 async def following(seen: Seen) -> AsyncIterator[None]:
-    """Follow the file."""
     follower = FileWatcher(
         "the file", [seen.path], read=seen.read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
     )
@@ -53,7 +51,6 @@ async def following(seen: Seen) -> AsyncIterator[None]:
 
 
 async def test_a_file_is_taken_at_first_and_when_it_has_changed(seen: Seen) -> None:
-    """And not when it has not."""
     async with following(seen):
         await asyncio.sleep(0.1)
         before = list(seen.taken)

@@ -15,7 +15,6 @@ from tests.support.cluster import until_true
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """An authority."""
     return Authority(tmp_path)
 
 

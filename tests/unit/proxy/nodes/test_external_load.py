@@ -9,7 +9,6 @@ from tests.unit.proxy.members import info, node
 
 
 def load(requests: int, prompt_bytes: int = 0) -> NodeLoad:
-    """So many requests with so many bytes."""
     return NodeLoad(requests=requests, prompt_bytes=prompt_bytes)
 
 

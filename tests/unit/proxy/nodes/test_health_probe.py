@@ -102,5 +102,4 @@ async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
 
 
 def prober(upstream: Mock) -> Prober:
-    """A prober over that upstream."""
     return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), upstream)

@@ -16,7 +16,6 @@ ALL = ("http://d", "http://e", "http://f")
 
 
 def names_in(folder: Path) -> list[str]:
-    """What files there are."""
     return sorted(each.name for each in folder.iterdir())
 
 

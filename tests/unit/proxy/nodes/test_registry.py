@@ -87,7 +87,6 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
 
 
 async def test_a_url_that_two_sources_name_is_one_member() -> None:
-    """It stays while one of them names it."""
     async with members(decode=()) as found:
         found._take("decode", "dns://d:1", ("http://a", "http://b"))
         found.adopt(AdminOverrides(added={"decode": ("http://b", "http://c")}))

@@ -17,7 +17,6 @@ def test_the_least_busy_decode_node_that_has_the_route_comes_first() -> None:
 
 
 def test_a_node_that_serves_the_model_is_preferred() -> None:
-    """If none does, any may say so."""
     mine, other = node("decode", routes=["/score"]), node("decode", routes=["/score"], served_models=["other"])
 
     assert nodes_for("/score", "other", [mine, other], []) == [other]

@@ -28,14 +28,12 @@ class Members:
         self.decode = [self.node("decode") for _ in range(size)]
 
     def node(self, role: Literal["prefill", "decode"]) -> Node:
-        """A node that joins."""
         made = Node(url="http://n", role=role, revision=self.revision, clock=self.clock)
         made.breaker = Breaker(clock=self.clock, on_change=lambda *_: self.changed())
         made.describe(info(role))
         return made
 
     def clock(self) -> float:
-        """The time."""
         return self.now_s
 
     def changed(self) -> None:
@@ -43,7 +41,6 @@ class Members:
         self.revision.number += 1
 
     def fleet(self, *, keeps: bool = True) -> Fleet:
-        """What is tested; or what it is compared with."""
         revision = self.revision if keeps else None
         return Fleet(self.prefill, self.decode, revision=revision, patience_s=PATIENCE_S, clock=self.clock)
 
@@ -85,7 +82,6 @@ def described(role: Literal["prefill", "decode"], random_: Random) -> NodeInfo:
 
 
 def found(fleet: Fleet, model: str) -> object:
-    """All that it says, or its refusal."""
     try:
         usable = fleet.usable(model)
     except ProxyError as exc:

@@ -17,7 +17,6 @@ class Room:
         self.looks: list[str] = []
 
     def take(self, name: str) -> str:
-        """Take a place."""
         self.looks.append(name)
         if not self.places:
             raise NoRoomError

@@ -10,7 +10,6 @@ from baton.proxy.request.parse import ClientRequest, parse, read_body
 
 
 def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
-    """Parse a body."""
     return parse(endpoint, "id", [], body)
 
 
@@ -60,7 +59,6 @@ def test_values_are_read_as_vllm_reads_them() -> None:
 
 
 def test_a_chat_needs_messages() -> None:
-    """Messages must be there, and be a list."""
     with pytest.raises(BadRequestError, match="must provide 'messages'"):
         parsed(b'{"model":"m","prompt":"a"}', CHAT)
     with pytest.raises(BadRequestError, match="'messages' must be of type array"):

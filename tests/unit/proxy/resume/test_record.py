@@ -100,7 +100,6 @@ AnyRecord = AnswerRecord | ShortRecord
 
 
 def record_of(kind: str, *, is_short: bool = False) -> AnyRecord:
-    """Of an answer of this kind."""
     record = AnswerRecord(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
     return ShortRecord(record) if is_short else record
 

@@ -18,7 +18,6 @@ PROMPTS: dict[str, dict[str, Any]] = {
 
 
 def why_not(endpoint: str, *, resumes: bool = True, **more: Any) -> NotResumableReason | None:
-    """Of a stream."""
     body = {"model": "m", "stream": True, **PROMPTS[endpoint], **more}
     return why_not_resumed(parse(endpoint, "id", [], msgspec.json.encode(body)), resumes=resumes)
 

@@ -21,14 +21,12 @@ HEAD = {"id": "cmpl-r", "object": "text_completion", "created": 1, "model": "m"}
 
 
 def stream(endpoint: str = COMPLETIONS, *, resumes: bool = True, **fields: Any) -> Stream:
-    """An answer."""
     prompt: dict[str, Any] = {"prompt": "x"} if endpoint == COMPLETIONS else {"messages": [], "input": "x"}
     body = msgspec.json.encode({"model": "m", "stream": True, **prompt, **fields})
     return Stream(parse(endpoint, "r", [], body), resumes=resumes)
 
 
 def event(token: int, reason: str | None = None, *, names: bool = True, index: int = 0) -> bytes:
-    """One token's event."""
     choice = {"index": index, "text": f" {token}", "logprobs": None, "finish_reason": reason}
     name = TOKENS_COMMENT + b"%d %d\n" % (index, token) if names else b""
     return name + b"data: " + json.dumps(HEAD | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
@@ -43,7 +41,6 @@ ALL_END = [event(1, "stop"), event(2, "stop", index=1)]
 
 
 def gap() -> Any:
-    """Where a gap is noted."""
     return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
 
 
@@ -263,7 +260,6 @@ def test_the_part_of_a_prefill_node_ends_before_what_looks_like_an_end(endpoint:
 
 
 def test_nodes_that_make_one_response_give_it_one_id() -> None:
-    """The client's, if it has one."""
     drawn = bytes(stream(RESPONSES).asked.fields["request_id"])
     assert drawn.startswith(b'"resp_')
     assert bytes(stream(RESPONSES, request_id="mine").asked.fields["request_id"]) == b'"mine"'
@@ -280,7 +276,6 @@ def test_what_is_not_recorded(endpoint: str) -> None:
 
 
 def test_a_prefill_nodes_part_ends_before_the_signature_of_its_thoughts() -> None:
-    """Which stands at their end, and the prefill node's end is none."""
     answer = stream(MESSAGES)
     answer.begin_prefill()
     said = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":%b}\n\n'

@@ -12,5 +12,4 @@ def idle(slot: int, load: float = 0.0) -> Node:
 
 
 def fleet(loads: Sequence[float]) -> Candidates:
-    """Make a node of each load."""
     return Candidates([idle(slot, load) for slot, load in enumerate(loads)])

@@ -5,7 +5,6 @@ from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 
 
 def decoder(own_prompt_bytes: int = 0, slot: int = 0) -> Node:
-    """A decode node."""
     return Node(url="http://d", role="decode", slot=slot, own_prompt_bytes=own_prompt_bytes)
 
 

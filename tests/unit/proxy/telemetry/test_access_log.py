@@ -40,7 +40,6 @@ def written(log_format: Any, *entries: Entry) -> list[str]:
 
 
 def test_a_line_of_text_leaves_out_what_is_not_known() -> None:
-    """It begins as every other line does."""
     [line] = written("text", ENTRY)
 
     assert line == (

@@ -45,5 +45,4 @@ def test_what_is_sent_is_understood(sampled: bool) -> None:
 
 
 def test_the_state_of_other_systems_may_come_in_several_headers() -> None:
-    """They are one list."""
     assert state_of([(b"tracestate", b"a=1"), (b"x", b"y"), (b"tracestate", b"b=2")]) == ["a=1", "b=2"]

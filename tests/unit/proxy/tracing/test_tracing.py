@@ -23,7 +23,6 @@ def client_says(sampled: bool) -> list[tuple[bytes, bytes]]:
 
 @pytest.fixture
 def made() -> Iterator[list[Tracing]]:
-    """What a test made; it is stopped."""
     found: list[Tracing] = []
     yield found
     for each in found:
@@ -32,7 +31,6 @@ def made() -> Iterator[list[Tracing]]:
 
 
 def begin(made: list[Tracing], share: float, headers: list[tuple[bytes, bytes]]) -> Trace:
-    """The trace of a request."""
     tracing = tracing_of(ProxyConfig(otlp_endpoint=ENDPOINT, trace_share=share))
     made.append(tracing)
     return tracing.begin(headers, "POST", "/v1/completions", "r1")
@@ -94,7 +92,6 @@ def run(code: str) -> str:
 
 
 def test_without_the_packages_the_sentence_says_what_to_install() -> None:
-    """They are an extra."""
     said = run(f"""
 import sys
 sys.modules["opentelemetry"] = None
