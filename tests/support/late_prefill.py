@@ -54,6 +54,7 @@ class Scenario:
     layers: int = 32
     tokens: int = 2048
     chunks: int = 1
+    answers: int = 1  # each further one is a request that finds the whole prompt in P's prefix cache, in the step of the last chunk
     cached_tokens: int = 0  # of the prompt, found in P's prefix cache
     draft_layers: int = 0  # computed behind the target's, with hooks; they travel at the end of the step
     launch_s: float = 0.010  # of all target layers, over all chunks: what it costs the host
@@ -243,17 +244,18 @@ class LateRank:
     def reserve(self) -> None:
         """The decode rank has allocated blocks."""
         scenario, grid = self._scenario, Grid(self._scenario.tp, 1)
-        self.say(
-            Reserve(
-                transfer_id=flow_id("t", grid, grid, self._index, self._index),
-                epoch=1,
-                engine=f"d:{self._index + 1}",
-                tokens=scenario.tokens,
-                first_token=0,
-                blocks=[list(range(1, scenario.tokens // BLOCK_TOKENS + 1))],
-                prompt_hash=b"prompt",
+        for answer in range(scenario.answers):
+            self.say(
+                Reserve(
+                    transfer_id=flow_id(f"t{answer}", grid, grid, self._index, self._index),
+                    epoch=1,
+                    engine=f"d:{self._index + 1}",
+                    tokens=scenario.tokens,
+                    first_token=0,
+                    blocks=[list(range(1, scenario.tokens // BLOCK_TOKENS + 1))],
+                    prompt_hash=b"prompt",
+                )
             )
-        )
 
     def compute(self) -> None:
         """The model thread: launch every chunk, each behind the other, as async scheduling lets it."""
@@ -266,9 +268,14 @@ class LateRank:
                 self.worker.void(PrefillStep(voids=[("p", "preempted")]))
                 return
             first, stop = (scenario.tokens * at // scenario.chunks // BLOCK_TOKENS for at in (chunk, chunk + 1))
-            started = [StartedPrompt("t", "p", prompt, "", Grids(grid, grid))] if chunk == 0 else []
-            blocks = list(range(first + 1, stop + 1))
-            step = PrefillStep(started=started, progress=[Progress("p", [blocks], stop)])
+            started = [StartedPrompt("t0", "p", prompt, "", Grids(grid, grid))] if chunk == 0 else []
+            progress = [Progress("p", [list(range(first + 1, stop + 1))], stop)]
+            if chunk == scenario.chunks - 1:
+                cached = prompt._replace(cached_tokens=scenario.tokens)
+                for answer in range(1, scenario.answers):
+                    started.append(StartedPrompt(f"t{answer}", f"p{answer}", cached, "", Grids(grid, grid)))
+                    progress.append(Progress(f"p{answer}", [list(range(1, stop + 1))], stop))
+            step = PrefillStep(started=started, progress=progress)
             self.worker.begin_step(step)
             for layer in range(self._all_layers):
                 self._launch(layer)

@@ -87,6 +87,27 @@ def test_late_device_preempted_prompt_stops_leaving(policy: str) -> None:
     assert rank.outcome["bytes_pushed"] < rank.outcome["bytes_expected"]
 
 
+@pytest.mark.parametrize("policy", ["event", "forward"])
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_late_device_several_answers_each_get_what_the_device_has_written(policy: str, chunks: int) -> None:
+    """To the scheduler the prompt of a further answer is cached; the device may not have written a layer of it."""
+    scenario = replace(BASE, policy=policy, chunks=chunks, answers=3)
+    with prefill_node(scenario) as (host, (rank,)):
+        begun = host.now()
+        rank.reserve()
+        host.thread(rank.compute, "model").start()
+        host.sleep(3.0)
+        result, records = rank.result(begun), rank.worker.snapshot()["recent"]
+
+    assert [record["state"] for record in records] == ["committed"] * 3
+    assert all(record["bytes_pushed"] == record["bytes_expected"] > 0 for record in records)
+    for layer in result.layers:
+        assert all(left >= written for left, written in zip(layer.left, layer.written, strict=False))
+        assert all(
+            left >= layer.written[-1] for left in layer.left[chunks - 1 :]
+        )  # the last chunk's, and two whole prompts
+
+
 def test_late_device_page_says_what_the_simulation_says() -> None:
     """`python -m tests.support.late_matrix` writes it again."""
     assert PAGE.read_text() == page()
