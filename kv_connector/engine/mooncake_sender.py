@@ -71,6 +71,8 @@ class MooncakePush:
             self._engine.ended(self._target)
             if status != _DONE:
                 return False
+        if self._waiting and not self._running:  # the places may be those of writes that failed pushes left behind
+            self._engine.reap()
         while self._waiting and self._engine.begin(self._target):
             self._waiting -= 1
             if (write := self._engine.write(self._target, next(self._copies))) is None:
@@ -108,7 +110,7 @@ class MooncakeSender:
     def submit(self, target: str, plan: CopyPlan) -> MooncakePush:
         """See `SendingEngine.submit`. Copies beyond the target's capacity are begun by later polls."""
         self._spans.check_sources(plan)
-        self._reap()
+        self.reap()
         push = MooncakePush(self, target, plan, self._push_timeout_s)
         push.poll()
         return push
@@ -151,7 +153,8 @@ class MooncakeSender:
             with self._lock:
                 self._abandoned.append((target, writes))
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Take back the places of abandoned writes that have ended."""
         with self._lock:
             abandoned, self._abandoned = self._abandoned, []
         for target, writes in abandoned:

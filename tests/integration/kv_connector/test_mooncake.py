@@ -135,7 +135,7 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     give_up = time.monotonic() + 5
     while sender._in_flight and time.monotonic() < give_up:
         time.sleep(0.01)
-        sender._reap()
+        sender.reap()
     assert not sender._in_flight
     factory.close()
 

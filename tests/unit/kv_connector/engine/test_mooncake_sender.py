@@ -91,6 +91,19 @@ def test_a_push_to_a_target_that_does_not_answer_fails(
     assert (push.poll(), mooncake.writes) == (False, [])
 
 
+def test_a_push_that_waits_gets_the_places_of_writes_that_a_failed_one_left_behind(
+    sender: MooncakeSender, mooncake: FakeMooncake
+) -> None:
+    failed, waiting = sender.submit("d", CopyPlan.of(COPIES)), sender.submit("d", CopyPlan.of(COPIES))
+    mooncake.end(1, status=-1)
+    assert failed.poll() is False
+    assert (waiting.poll(), len(mooncake.writes)) == (None, 5)
+    mooncake.end(3)
+    mooncake.end(1)
+
+    assert (waiting.poll(), len(mooncake.writes)) == (None, 9)
+
+
 def test_copies_are_taken_from_the_plan_as_they_may_be_begun(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
     """A long plan is never made into tuples at once; in the end each copy has been written once, in order."""
     plan = CountingPlan.of(COPIES)
