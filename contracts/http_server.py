@@ -29,7 +29,7 @@ class WaitingProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._waiting = waiting_at(self.server_state)
+        self._waiting = self._line()
         self._expect_head()
 
     def on_message_begin(self) -> None:
@@ -61,6 +61,10 @@ class WaitingProtocol(HttpToolsProtocol):
         self._waiting.pop(self, None)
         # TLS would wait for the client's goodbye, and the descriptor is wanted now.
         (self.transport.close if self.transport.get_write_buffer_size() else self.transport.abort)()
+
+    def _line(self) -> Waiting:
+        """Where a new connection waits."""
+        return waiting_at(self.server_state)
 
     def _is_answering(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request

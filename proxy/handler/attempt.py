@@ -28,9 +28,11 @@ from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.prefill_estimate import Estimate, of_decode, of_prefill
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.resume.events import has_data
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.traces import Leg
@@ -96,7 +98,8 @@ class AttemptRunner:
             call.leg.event("first bytes")
             answered_s = perf_counter() - sent.at_s
             call.node.times.first_bytes.observe(answered_s)
-            _learn(call, answered_s)
+            if has_data(outcome.first):
+                _learn(call, answered_s)
         return outcome
 
     async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
@@ -132,7 +135,7 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
-        estimate = of_decode(plan.decode, plan.own_bytes) if plan.own_bytes else None
+        estimate = of_decode(plan.decode, plan.own_bytes) if plan.own_bytes and _is_timed(request) else None
         if not request.start or not plan.decode.starts_with_tokens:
             return _call(plan.decode, request, decode_body(request.fields, None), estimate=estimate)
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
@@ -152,7 +155,7 @@ class AttemptRunner:
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
         asked = request if relays else replace(request, names_tokens="")
-        estimate = of_prefill(plan.prefill, plan.new_bytes) if plan.new_bytes else None
+        estimate = of_prefill(plan.prefill, plan.new_bytes) if plan.new_bytes and _is_timed(request) else None
         id_suffix = "" if relays else "-prefill"
         return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=estimate)
 
@@ -304,10 +307,15 @@ def _call(
     return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg, estimate=estimate)
 
 
+def _is_timed(request: ClientRequest) -> bool:
+    """Whether the first bytes of its stream come with the first token: those of a response come before, those of an answer that goes on are known."""
+    return request.endpoint != RESPONSES and not request.start
+
+
 def _learn(call: LegRequest, first_token_s: float) -> None:
     """Fit the node's prefill time to what was seen."""
     if call.estimate is None:
         return
-    call.node.prefill_time.learn(call.estimate.prompt_bytes, first_token_s)
+    call.node.prefill_time.learn(call.estimate.prompt_bytes, first_token_s, call.node.clock())
     if call.estimate.first_token_s:
         call.node.times.prediction.observe(first_token_s / call.estimate.first_token_s)

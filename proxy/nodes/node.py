@@ -142,6 +142,7 @@ class Node:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
         if self.incarnation != info.incarnation:
             self.others.forget()
+            self.prefill_time = PrefillTime()
         names, pairing = names_of(info), pairing_of(info)
         is_other = self.info is None or self.info.served_models != info.served_models or pairing != self.pairing
         if is_other or names != (self.base_names, self.adapter_names):

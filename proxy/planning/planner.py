@@ -40,7 +40,7 @@ from baton.proxy.request.single_node import reason_alone
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.prefixes import prefixes
-from baton.proxy.routing.router import Router
+from baton.proxy.routing.router import Choice, Router
 
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
 
@@ -131,12 +131,14 @@ class Planner:
                 matching = that_fit(decode, prefill)
                 if not matching:
                     raise
-        taker, new_bytes = self._decode_router.choice(work, matching)
+        chosen = self._decode_router.choice(work, matching)
+        taker, new_bytes = chosen
         verdict = self._local_policy.decide(new_bytes, taker)
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
         fitting = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
-        if keep is None and not request.start and self._is_sooner_on_decode(taker, new_bytes, fitting):
+        is_first = keep is None and not history.attempts and not request.start
+        if is_first and not others_wait and self._is_sooner_on_decode(work, chosen, fitting):
             reason = PREFILL_BUSY
             return LocalPlan(decode=taker, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
         return self._pair(work, fitting, taker, keep, label=verdict)
@@ -174,10 +176,13 @@ class Planner:
             raise failure.error()
         return self._local_planner.after(work, takers, others, failure)
 
-    def _is_sooner_on_decode(self, taker: Node, new_bytes: int, makers: Sequence[Node]) -> bool:
-        if self._refuses or not self._local_policy.may_compute(new_bytes, taker):
+    def _is_sooner_on_decode(self, work: Work, taker: Choice, makers: Sequence[Node]) -> bool:
+        if self._refuses or not self._max_stream_delay_s or any(not maker.load for maker in makers):
             return False
-        return is_sooner_on_decode(taker, new_bytes, makers, max_stream_delay_s=self._max_stream_delay_s)
+        if not self._local_policy.may_compute(taker.new_bytes, taker.node):
+            return False
+        maker = self._prefill_router.preview(work, makers)
+        return is_sooner_on_decode(taker, maker, max_stream_delay_s=self._max_stream_delay_s)
 
     def _on_one_node(
         self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str

@@ -35,6 +35,11 @@ class Splitter:
         return [event + END for event in events]
 
 
+def has_data(passed: bytes) -> bool:
+    """Whether there is an event among the comments that keep a connection open while a prompt is computed."""
+    return not passed.startswith(COMMENT) or _DATA in passed
+
+
 def parse(event: bytes) -> dict[str, Any]:
     """Read the JSON of an event, named or not."""
     return msgspec.json.decode(event[event.find(_DATA) + len(_DATA) :], type=dict[str, Any])

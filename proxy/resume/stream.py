@@ -14,7 +14,7 @@ from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.fields import is_false, is_on, is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.chat_events import ChatEvents
-from baton.proxy.resume.events import COMMENT
+from baton.proxy.resume.events import has_data
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.prefill_part import PrefillPart
@@ -24,7 +24,6 @@ from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_
 from baton.proxy.resume.short_record import ShortRecord
 
 MOST_CHOICES: Final = 32  # whose first tokens are relayed: each has a transfer
-_DATA: Final = b"data: "
 _BY_ANSWER: Final = frozenset((FailureKind.STATUS, FailureKind.PROTOCOL, FailureKind.REFUSED, FailureKind.EMPTY))
 
 
@@ -119,7 +118,7 @@ class Stream:
         """Return what the client gets of some bytes of a decode node's."""
         assert self.record is not None
         passed = self.record.take(data)
-        if self._gap is not None and passed and _adds(passed):
+        if self._gap is not None and passed and has_data(passed):
             self._gap.second_token_gap_s = perf_counter() - self._gap.sent_s
             self._gap, self.went_on = None, True
         return passed
@@ -183,8 +182,3 @@ def _record_of(request: ClientRequest) -> ShortRecord:
     if request.endpoint == MESSAGES:
         return ShortRecord(AnswerRecord(MessageEvents()))
     return ShortRecord(AnswerRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs")))
-
-
-def _adds(passed: bytes) -> bool:
-    """Whether there is an event among those that keep a connection open."""
-    return not passed.startswith(COMMENT) or _DATA in passed

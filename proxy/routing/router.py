@@ -35,15 +35,19 @@ class Router:
 
     def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Choose the node that gets the work, one of at least one."""
+        found = self.preview(work, nodes)
+        self._policy.given(work, found.node)
+        return found
+
+    def preview(self, work: Work, nodes: Sequence[Node]) -> Choice:
+        """Return which node would get the work."""
         if len(nodes) > 1:
             self._turn += 1
             work = work._replace(turn=self._turn)
             node = self._policy.choose(work, self._in_order(nodes))
         else:
             node = nodes[0]
-        seen_bytes = self._policy.seen_bytes(work, node)
-        self._policy.given(work, node)
-        return Choice(node, work.prompt_bytes - seen_bytes)
+        return Choice(node, work.prompt_bytes - self._policy.seen_bytes(work, node))
 
     def left(self, node: Node) -> None:
         self._policy.forget(node.slot)

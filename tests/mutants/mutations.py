@@ -209,17 +209,18 @@ MUTATIONS: Final = [
     *_of(
         "proxy/planning/prefill_estimate.py",
         f"{UNIT}/proxy/planning/test_prefill_estimate.py",
-        ("any(not node.load for node in prefill)", "not prefill[0].load"),
         ("here_s > there_s * _SOONER", "here_s > there_s"),
-        ("node.own_prompt_bytes + new_bytes\n", "new_bytes\n"),
+        ("node.own_prompt_bytes + new_bytes)", "new_bytes)"),
         ("return not has_streams or ", "return "),
+        ("measured.limit_s(prompt_bytes)", "measured.predict_s(prompt_bytes, node.clock())"),
     ),
     *_of(
         "proxy/nodes/prefill_time.py",
         f"{UNIT}/proxy/nodes/test_prefill_time.py",
         ("self._weight * _KEPT + 1", "self._weight + 1"),
         ("slope = max(0.0, ", "slope = max(-1.0, "),
-        ("if self._samples >= MIN_SAMPLES else None", "if self._samples else None"),
+        ("if self._samples < MIN_SAMPLES or", "if"),
+        ("> MAX_AGE_S", "> 2 * MAX_AGE_S"),
     ),
     *_of(
         "proxy/admission/concurrency_limiter.py",

@@ -81,7 +81,7 @@ def busy_prefill() -> Node:
     """Make a prefill node whose time is known, and which has much to compute."""
     made = node("prefill")
     for prompt_bytes in (1, 1000) * MIN_SAMPLES:
-        made.prefill_time.learn(prompt_bytes, prompt_bytes * 1e-5)
+        made.prefill_time.learn(prompt_bytes, prompt_bytes * 1e-5, made.clock())
     made.begin(90_000)
     return made
 
@@ -97,11 +97,13 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
     ]
     with taker.computing(1 << 20):  # as much as it may
         others.append(planner([maker], [taker]).first(request()))
+    others.append(planner([maker], [taker]).first(request(), History(attempts=1)))
+    others.append(planner([maker], [taker]).first(request(), others_wait=True))
 
     assert isinstance(chosen, LocalPlan)
     assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.PREFILL_BUSY, "prefill_busy")
     assert chosen.own_bytes == request().prompt_bytes
-    assert [type(plan) for plan in others] == [DisaggregatedPlan] * 4
+    assert [type(plan) for plan in others] == [DisaggregatedPlan] * 6
 
 
 def test_a_retry_stays_with_the_prefill_node_that_has_the_prompt() -> None:
