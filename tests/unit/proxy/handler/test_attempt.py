@@ -1,0 +1,42 @@
+"""Which legs tell how long a node takes for a prompt."""
+
+from dataclasses import replace
+from unittest.mock import Mock
+
+import pytest
+
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.http import LOCAL
+from baton.contracts.kv_transfer import new_transfer_id
+from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
+from baton.proxy.planning.prefill_estimate import Estimate
+from baton.proxy.request.endpoints import RESPONSES
+from baton.proxy.request.parse import ClientRequest
+from tests.support.fake_vllm import SECRET
+from tests.unit.proxy.members import node, request
+
+
+def estimates(asked: ClientRequest) -> list[Estimate | None]:
+    """Return what is expected of a prefill leg, and of the leg of a decode node alone."""
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner = AttemptRunner(BatonConfig(), SECRET, **parts)
+    decode = node("decode")
+    pair = DisaggregatedPlan(
+        decode=decode, prefill=node("prefill"), rank=0, transfer_id=new_transfer_id(), new_bytes=100
+    )
+    alone = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=70)
+    return [runner.prefill_call(pair, asked, relays=False).estimate, runner.local_call(alone, asked).estimate]
+
+
+def test_legs_that_compute_a_prompt_are_timed() -> None:
+    assert estimates(request()) == [Estimate(100, None), Estimate(70, None)]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [replace(request(), endpoint=RESPONSES), replace(request(), start=((1, 2),))],
+    ids=["a response's first events come before its first token", "what an answer begins with is known"],
+)
+def test_legs_whose_first_bytes_are_not_those_of_the_first_token_are_not(asked: ClientRequest) -> None:
+    assert estimates(asked) == [None, None]
