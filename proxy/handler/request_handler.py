@@ -42,6 +42,7 @@ from baton.proxy.http_server.stall_watchdog import STALLED
 from baton.proxy.planning.outcome import PrefillDone
 from baton.proxy.request.caller import check_model
 from baton.proxy.request.error_format import shape_of
+from baton.proxy.request.long_bodies import LongBodies
 from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.first_token_relay import FirstTokenRelay
@@ -65,6 +66,7 @@ class RequestHandler:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resumes = config.proxy.resume != "off"
         self._relays = config.proxy.relay_first_token
+        self._long_bodies = LongBodies()
         self._admission = admission
         self._failover = failover
         self._metrics = telemetry.metrics
@@ -106,6 +108,7 @@ class RequestHandler:
     async def answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
         async with self.deadline(scope) as deadline:
             body = await read_body(scope, receive, self._max_body_bytes)
+            await self._long_bodies.wait(len(body))
             request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
             check_model(scope, request.model)
             asked_s = perf_counter()
