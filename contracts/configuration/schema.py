@@ -59,7 +59,7 @@ class ProxyConfig:
     priority_header: str = ""  # lower goes first; else the body's `priority`; empty: neither counts
     client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
     local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
-    max_stream_delay_s: Delay = 0.1  # how long a decode node's streams may wait for a prompt that finds all prefill nodes busy; 0: none is computed there
+    max_stream_delay_s: Delay = 0.0  # how long a decode node's streams may wait for a prompt that finds all prefill nodes busy; 0: none is computed there
     max_own_prompt_bytes: AtLeastOne = 1024 * 1024  # of prompts that one decode node computes itself at once
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
     retry_share: Share = 0.2  # retry budget: what each request adds to it; a retry on another node costs 1

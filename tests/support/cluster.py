@@ -96,7 +96,6 @@ async def cluster(
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
     urls = {role: (*own, *(also or {}).get(role, ())) for role, own in urls.items()}
     defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 20.0, "request_timeout_s": 20.0, **urls}
-    defaults |= {"max_stream_delay_s": 0}  # where a prompt is computed must not depend on how fast this machine is
     config = BatonConfig(
         proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
     )
