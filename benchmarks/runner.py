@@ -125,7 +125,7 @@ async def start(started: Processes) -> dict[str, Plain]:
     return found
 
 
-async def ask(server: Plain, load: Load, draw: Callable[[int], list[int]]) -> Round:
+async def measure_round(server: Plain, load: Load, draw: Callable[[int], list[int]]) -> Round:
     """Put a load on a server; every prompt is new."""
     drawn = [draw(load.prompt_tokens) for _ in range(load.requests)]
     asked = (server.ask(prompt, load.answer_tokens, **dict(load.more)) for prompt in drawn)
@@ -139,12 +139,12 @@ async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder:
         servers = await start(started)
         for server in [*servers.values()] * 2:  # first passes are slow
             for load in LOADS:
-                await ask(server, load, draw)
+                await measure_round(server, load, draw)
         rounds: dict[Load, dict[str, list[Round]]] = {load: {name: [] for name in servers} for load in LOADS}
         for turn in range(arguments.rounds):  # loads take turns as well, so that all see the same machine
             for load in LOADS:
                 for name in rotated(list(servers), turn):
-                    rounds[load][name].append(await ask(servers[name], load, draw))
+                    rounds[load][name].append(await measure_round(servers[name], load, draw))
         return rounds
 
 

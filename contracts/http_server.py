@@ -25,7 +25,9 @@ class WaitingProtocol(HttpToolsProtocol):
     head_timeout_s = HEAD_TIMEOUT_S
     _waiting: Waiting
     _due_s: float | None = None  # by when a head must have come; None: there is a request
-    _due_timer: asyncio.TimerHandle | None = None  # looks at it; never far ahead, so that it need not be set anew
+    _due_timer: asyncio.TimerHandle | None = (
+        None  # looks at `_due_s`; fires often enough that a new `_due_s` needs no new timer
+    )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -20,7 +20,7 @@ import torch
 
 from baton.model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
 
-AHEAD = 1  # messages that may lie here which nobody has asked for yet
+AHEAD = 1  # messages received before `recv` was called for them, at most
 
 
 class _Message(NamedTuple):

@@ -112,7 +112,7 @@ class ConnectorClient:
             raise ConnectorFailedError("the connector has not started")
         schedulers = [folder / "scheduler.sock" for folder in found]
         paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
-        answers = iter(await asyncio.gather(*(self._client.ask(path, SNAPSHOT_REQUEST) for path in paths)))
+        answers = iter(await asyncio.gather(*(self._client.ask_worker(path, SNAPSHOT_REQUEST) for path in paths)))
         of_engines = [next(answers) for _ in schedulers]
         of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
         return Snapshots(snapshot_merge.schedulers(of_engines), snapshot_merge.workers(of_ranks))
@@ -123,7 +123,7 @@ class ConnectorClient:
         return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
 
     async def cancel(self, transfer_ids: Sequence[str]) -> int:
-        """Tell every worker that nobody wants some transfers any more, as often as one likes; return how many were open."""
+        """Cancel transfers on every worker; return how many were open. Repeating it is harmless."""
         answers = await self._ask_workers(CANCEL_REQUEST, json.dumps(transfer_ids).encode())
         return max(int(answer.get("open", 0)) for answer in answers)
 
@@ -131,20 +131,20 @@ class ConnectorClient:
         """Return what the worker has counted of its tokens' way to the host."""
         found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
         return snapshot_merge.runners(
-            await asyncio.gather(*(self._client.ask(path, SNAPSHOT_REQUEST) for path in found))
+            await asyncio.gather(*(self._client.ask_worker(path, SNAPSHOT_REQUEST) for path in found))
         )
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found."""
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
-        asked = (self._client.ask(path, SNAPSHOT_REQUEST, timeout_s=INTEGRITY_TIMEOUT_S) for path in found)
+        asked = (self._client.ask_worker(path, SNAPSHOT_REQUEST, timeout_s=INTEGRITY_TIMEOUT_S) for path in found)
         return snapshot_merge.integrity(await asyncio.gather(*asked))
 
     async def _ask_workers(self, *question: bytes) -> list[dict[str, Any]]:
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
             raise ConnectorFailedError("the connector has not started")
-        return await asyncio.gather(*(self._client.ask(path, *question) for path in workers))
+        return await asyncio.gather(*(self._client.ask_worker(path, *question) for path in workers))
 
 
 class Outcomes:

@@ -48,7 +48,7 @@ class ControlClient:
             self._context = zmq.asyncio.Context()
             zmq.Context.shadow(self._context).socket(zmq.REQ).close()  # libzmq starts a context with its first socket
 
-    async def ask(self, path: Path, *question: bytes, timeout_s: float | None = None) -> dict[str, Any]:
+    async def ask_worker(self, path: Path, *question: bytes, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the answer of what listens at `path`, a socket or the file of an address.
 
         `timeout_s`: for this question, in place of the client's.

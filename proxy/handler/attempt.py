@@ -264,7 +264,7 @@ class Attempt:
                 self._prefill.cancel()
                 self._sent.close()  # it may not have begun
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
-            self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # nobody will come for the prompt
+            self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # no decode node will fetch the prompt
         if self._end is not None:
             self._end()
 

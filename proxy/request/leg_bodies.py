@@ -2,7 +2,7 @@
 
 The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, instructions, tools, thinking,
 template arguments, documents, images, truncation, salt, adapter), and is asked for one token: the answer's first one, chosen as the client asks
-for it, if it is to travel to the decode node with the KV; else one that nobody reads.
+for it, if it is to travel to the decode node with the KV; else one that is thrown away.
 Both carry signed `kv_transfer_params` and nothing that the client wrote there.
 """
 

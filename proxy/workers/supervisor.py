@@ -197,7 +197,7 @@ class Supervisor:
     def _stop(self) -> None:
         """Refuse connections and let the workers end what they have."""
         for sockets in self._sockets:
-            close(sockets)  # each worker closes its own: then nobody queues any more
+            close(sockets)  # each worker closes its own: then no connection can queue
         self._signal(signal.SIGTERM)
         deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
         heard = len(self._told)

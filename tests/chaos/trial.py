@@ -49,7 +49,7 @@ class Trial:
         self._rng = random.Random(f"{seed}/trial")
 
     async def run(self, fault: Fault, actor_for: Callable[[str], Actor]) -> Outcome:
-        """Bring about one fault, by the actor for the name of whoever is hit."""
+        """Bring about one fault on its victim."""
         outcome = Outcome(fault=fault, bound_s=self._bounds.answer_s(fault))
         crowd = self._crowd()
         crowd.start(AT_ONCE)

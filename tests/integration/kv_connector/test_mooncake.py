@@ -186,7 +186,7 @@ def test_refusals_are_translated(
 
 
 def test_where_the_listening_socket_cannot_be_found_the_fence_is_merely_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens there, or the kernel does not tell."""
+    """No process listens there, or the kernel does not tell."""
     assert shorten_accept(1) is False
 
     def fail(_: int) -> set[str]:

@@ -276,7 +276,7 @@ def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
-    """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly. It is remembered, not measured."""
+    """I2: its blocks may belong to another request from the next step on; D recomputes, cleanly. It is remembered, not measured."""
     with Ranks(tmp_path) as ranks:
         send_a_block(ranks)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))

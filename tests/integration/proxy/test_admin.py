@@ -86,7 +86,7 @@ async def test_a_node_joins_and_leaves_at_run_time() -> None:
 
 
 async def test_a_node_is_drained_and_taken_back() -> None:
-    """It stays a member, with its state, and gets nothing; with all decode nodes drained nobody can be served."""
+    """It stays a member, with its state, and gets nothing; with all decode nodes drained every request is refused."""
     async with cluster(decode=2) as running:
         node, other = running.decode
         drained = await running.admin("POST", f"{NODES}/drain", json={"url": node.url})

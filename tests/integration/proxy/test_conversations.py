@@ -36,7 +36,7 @@ async def test_a_conversation_goes_on_where_it_is_stored() -> None:
 
 
 async def test_a_conversation_whose_node_may_be_gone_is_refused() -> None:
-    """Nobody who answers has it: the one that does not may."""
+    """No node that answers has it: the one that is silent may."""
     async with cluster(decode=2) as running:
         running.decode[0].passed["GET", "/v1/responses/resp_9"] = 404, b"application/json", b"{}"
         await running.decode[1].stop()

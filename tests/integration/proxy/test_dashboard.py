@@ -197,7 +197,7 @@ async def test_a_transfer_is_told_of_by_both_nodes() -> None:
 
 
 async def test_only_members_are_asked_and_only_for_transfers() -> None:
-    """Whatever address somebody names, the cluster's token goes nowhere else; a node in the other role is none either.
+    """Whatever address a request names, the cluster's token goes to no other host; a node in the other role is none either.
 
     What is no transfer's id is refused before a node is asked.
     """

@@ -326,7 +326,7 @@ async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> N
 
 
 async def test_figures_say_what_counters_said(browser: Browser) -> None:
-    """Quantiles inside of buckets, growth within half a minute, a counter that began anew; as the page's own module does.
+    """Quantiles inside of buckets, growth within half a minute, a counter that was reset; as the page's own module does.
 
     Of events that were told the oldest are forgotten, and none of the others is told again.
     """

@@ -195,7 +195,7 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_request_that_is_given_up_closes_its_connection(waits: bool) -> None:
-    """So the node learns of it; also of one that was sent on a kept connection, and whose answer nobody began to wait for."""
+    """So the node learns of it; also of one that was sent on a kept connection, and whose answer was not awaited yet."""
     async with serving(answering(OK, reads=1)) as (server, upstream):
         await (await post(upstream, server)).read_all()
         if waits:

@@ -185,7 +185,7 @@ async def test_what_operators_order_reaches_all_workers(tmp_path: Path) -> None:
 async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
     """Connections that wait to be accepted are taken by another worker; only what a worker was serving breaks with it.
 
-    The listening sockets outlive all workers: where all of them are dead nobody is refused, and the wait is short.
+    The listening sockets outlive all workers: while all of them are dead no client is refused, and the wait is short.
     """
     async with proxy(tmp_path) as running:
         stop = asyncio.Event()

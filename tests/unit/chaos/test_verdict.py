@@ -82,5 +82,5 @@ def test_a_refusal_must_have_openais_shape() -> None:
     [(Ending.CUT, Result.CUT), (Ending.UNREACHABLE, Result.CUT), (Ending.HUNG, Result.VIOLATION)],
 )
 def test_a_lost_connection_is_told_from_an_answer(ending: Ending, found: Result) -> None:
-    """Whether that is allowed depends on who was struck; whoever is not answered in time hangs."""
+    """Whether that is allowed depends on the node that was struck; a request without an answer in time hangs."""
     assert result(whole(*RIGHT), ending=ending, streamed=False) is found

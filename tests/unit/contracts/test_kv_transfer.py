@@ -74,7 +74,7 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
     ],
 )
 def test_a_changed_field_breaks_the_signature(params: TransferParams, name: str, value: Any) -> None:
-    """Nobody can point a node at another peer, role, transfer or rank, or have it begin or end an answer elsewhere."""
+    """A client cannot point a node at another peer, role, transfer or rank, or have it begin or end an answer elsewhere."""
     with pytest.raises(SignatureError, match="not signed"):
         verify(changed(params, **{name: value}), SECRET)
 

@@ -127,7 +127,7 @@ def test_steps_are_watched(worker: Worker) -> None:
 
 
 def test_the_end_reaches_transfer_and_worker(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread ends with the worker, also when nothing was ever started, and whoever still waits for tokens is told."""
+    """Its thread ends with the worker, also when nothing was ever started, and callers that still wait for tokens are told."""
     ended: list[str] = []
     transfer = HostTransfer()
     monkeypatch.setattr(transfer, "stop", lambda: ended.append("transfer"))

@@ -27,7 +27,7 @@ def test_our_flags_become_settings_and_the_others_pass_on() -> None:
 
 
 def test_settings_belong_to_the_nodes_own_section() -> None:
-    """The same flag means the decode node's setting there. Only a prefill node has a control port: nobody dials the other."""
+    """The same flag means the decode node's setting there. Only a prefill node has a control port: peers do not dial a decode node."""
     line = parse("decode", ["--advertise-host", "10.0.0.5", "--secret-file", "s", "--config", "b.yaml"])
 
     assert line.overrides == {"decode_node.advertise_host": "10.0.0.5", "cluster.secret_file": "s"}

@@ -133,7 +133,7 @@ async def test_a_worker_that_does_not_answer_properly_is_told(
 
 
 async def test_a_connector_that_is_not_there_may_come(connector: Start, client: ConnectorClient) -> None:
-    """The engine is starting; whoever asked asks again."""
+    """The engine is starting; the caller asks again."""
     for asked in (client.both(), client.cancel(["a"]), client.flows("ab" * 16)):
         with pytest.raises(ConnectorFailedError, match="not started"):
             await asked

@@ -43,7 +43,7 @@ async def test_a_far_rank_answers_and_takes_cancels(tmp_path: Path) -> None:
     )
     path = tmp_path / "worker-1.addr"
 
-    assert await asker.ask(path, b"snapshot") == {"far": True}
+    assert await asker.ask_worker(path, b"snapshot") == {"far": True}
     assert await cancels.cancel(["a", "b"]) == 2
     assert not path.with_suffix(".sock").exists()
     asker.stop()
@@ -69,7 +69,7 @@ async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: P
     asker = ControlClient(0.5, secret)
 
     with pytest.raises(NoAnswerError):
-        await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
+        await asker.ask_worker(tmp_path / "worker-1.addr", b"snapshot")
     asker.stop()
     server.stop()
 
@@ -82,7 +82,7 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
     address = path.read_text()
 
     ours.change(NEW, OLD)
-    assert await asker.ask(path, b"snapshot") == {"far": True}
+    assert await asker.ask_worker(path, b"snapshot") == {"far": True}
     theirs.change(NEW, OLD)
     ours.change(NEW)
 
@@ -90,7 +90,7 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
         return not server._door.is_outdated()
 
     await until(answered)
-    assert await asker.ask(path, b"snapshot") == {"far": True}
+    assert await asker.ask_worker(path, b"snapshot") == {"far": True}
     assert path.read_text() == address
     asker.stop()
     server.stop()
@@ -113,13 +113,13 @@ async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_f
 
         for _ in range(4):  # more than the queue takes
             with pytest.raises(ConnectorSilentError):
-                await asker.ask(path, b"snapshot")
+                await asker.ask_worker(path, b"snapshot")
         stopped.close()
         with pytest.raises(ConnectorFailedError, match="gone"):
-            await asker.ask(path, b"snapshot")
+            await asker.ask_worker(path, b"snapshot")
         path.unlink()
         with pytest.raises(ConnectorFailedError, match="cannot be read" if far else "gone"):
-            await asker.ask(path, b"snapshot")
+            await asker.ask_worker(path, b"snapshot")
         asker.stop()
 
 

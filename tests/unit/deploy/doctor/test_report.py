@@ -52,7 +52,7 @@ def test_the_status_counts_what_is_wrong_and_if_asked_warnings() -> None:
 
 
 def test_json_says_the_same() -> None:
-    """With the fix, and everything that was measured; a name that goes, or changes, breaks somebody's CI."""
+    """With the fix, and everything that was measured; a name that goes, or changes, breaks the CI of users."""
     said = json.loads(as_json(replace(seen(), findings=[WRONG, WARNING], machine=machine())))
     empty = json.loads(as_json(Examination(findings=[])))
     finding = {"code": "port", "severity": "wrong", "where": "here", "what": "port 1 is taken", "fix": WRONG.fix}

@@ -232,7 +232,7 @@ def test_started_is_reported_once() -> None:
 
 
 def test_cancel_before_the_reservation_was_sent() -> None:
-    """Nobody can write: the blocks come back at once, P hears that nothing is wanted. A request may have its own reason."""
+    """No writer is left: the blocks come back at once, P hears that nothing is wanted. A request may have its own reason."""
     pair = Pair()
     pair.watch()
     pair.d.prepare("d-t", 1, WISH, 0.0)

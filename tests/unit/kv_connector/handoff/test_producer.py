@@ -522,7 +522,7 @@ def test_commit_waits_for_the_first_token_and_carries_it() -> None:
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_a_token_that_comes_before_the_last_push_waits_for_it(samples: bool) -> None:
-    """One that nobody asked for is not sent: the decode node would start with a token that was chosen greedily."""
+    """A token that was not asked for is not sent: the decode node would start with a token that was chosen greedily."""
     pair = Pair()
     pair.reserve()
     pair.start(prompt=PROMPT._replace(samples=samples))

@@ -7,7 +7,7 @@ from baton.kv_connector.protocol.verification import Sampling, differences, mism
 
 
 def test_a_sample_is_drawn_from_the_id_alone() -> None:
-    """About every N-th transfer, and the same ones whoever asks, however often; all, or none."""
+    """About every N-th transfer, and the same ones at every call; all, or none."""
     ids = [f"{number:032x}" for number in range(10_000)]
 
     chosen = list(filter(Sampling.of("sample:10"), ids))

@@ -82,7 +82,7 @@ def test_wide_ids_come_as_they_are_and_block_nothing(rig: Rig) -> None:
 
 
 def test_a_tensor_that_nobody_else_holds_is_there_until_it_is_copied(rig: Rig) -> None:
-    """As in vLLM #29623: the copy stream read memory that the allocator had given to somebody else."""
+    """As in vLLM #29623: the copy stream read memory that the allocator had given away."""
     handle = rig.transfer.submit({"ids": sampled(rig.compute, 7)})
     rig.compute.synchronize()  # the kernel that wrote it holds it no more
     rig.transfer.take()
@@ -91,7 +91,7 @@ def test_a_tensor_that_nobody_else_holds_is_there_until_it_is_copied(rig: Rig) -
 
 
 def test_a_step_does_not_wait_for_the_next_one(rig: Rig) -> None:
-    """As in vLLM #39115: an event that was recorded anew made its waiter wait for the step after his own."""
+    """As in vLLM #39115: an event that was recorded again made its waiter wait for the step after its own."""
     rig.transfer.submit({"ids": sampled(rig.compute, 1)})
     second = sampled(rig.compute, 2)
     rig.transfer.submit({"ids": second})

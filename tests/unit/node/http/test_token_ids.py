@@ -140,7 +140,7 @@ def test_the_connector_learns_the_choice(made: Made) -> None:
 
 @pytest.mark.parametrize(("extra", "log"), [(None, TokenLog()), ({"other": 1}, TokenLog()), (SIGNED, None)])
 def test_other_requests_keep_their_parameters(made: Made, extra: dict[str, Any] | None, log: TokenLog | None) -> None:
-    """Without signed parameters there is nobody to tell; without a log, nothing that is to be told."""
+    """Without signed parameters no tokens are named; without a log there are none."""
     given = SamplingParams(extra_args=extra)
     with logged(log):
         made.processor.add_request(request := asked(sampling=given), "text")

@@ -57,7 +57,7 @@ def test_what_is_no_json_passes(body: bytes) -> None:
     ],
 )
 def test_unsigned_parameters_are_refused_at_any_depth(content: object) -> None:
-    """Whoever may write them can make a node push KV, and the top of the body is not the only place where vLLM reads them."""
+    """A client that could write them could make a node push KV, and the top of the body is not the only place where vLLM reads them."""
     with pytest.raises(TransferParamsError):
         find(content)
 

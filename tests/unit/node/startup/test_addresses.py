@@ -26,7 +26,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
             "localhost",
             "127.0.0.1",
         ),  # peers may resolve it; the transfer engine wants an address
-        ("0.0.0.0", "0.0.0.0", EXTERNAL, EXTERNAL),  # nobody has to know the pod's address
+        ("0.0.0.0", "0.0.0.0", EXTERNAL, EXTERNAL),  # the pod's address need not be configured
         ("", "0.0.0.0", EXTERNAL, EXTERNAL),
         (EXTERNAL, EXTERNAL, EXTERNAL, EXTERNAL),
     ],

@@ -105,7 +105,7 @@ OTHER = OFFLOADING | {"kv_role": "kv_both"}
     [
         # A block from the host would keep the rest of a prompt from being received; and the other one does not know of blocks that a peer writes to.
         ("decode", [OWN, OTHER | {"kv_connector_module_path": "baton.kv_connector.vllm_compat.fenced_offloading"}]),
-        ("prefill", [OTHER, OWN]),  # a layer is handed over when nobody has anything left to do to it
+        ("prefill", [OTHER, OWN]),  # a layer is handed over when no other connector will change it
     ],
 )
 def test_connectors_are_asked_in_the_order_that_the_hand_off_needs(role: Role, children: list[dict[str, Any]]) -> None:

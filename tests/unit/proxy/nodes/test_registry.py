@@ -37,7 +37,7 @@ async def members(**settings: Any) -> AsyncIterator[NodeRegistry]:
 
 
 async def test_every_member_has_a_slot_of_its_own() -> None:
-    """The smallest that is free, over both roles. The lists change in place: whoever chooses among members holds them."""
+    """The smallest that is free, over both roles. The lists change in place: the planner holds them."""
     async with members(prefill=("http://p", "http://q/")) as found:
         held = found.decode
         added = found.add("decode", "http://e")
@@ -53,7 +53,7 @@ async def test_every_member_has_a_slot_of_its_own() -> None:
 
 
 async def test_a_node_that_leaves_keeps_its_slot_until_its_requests_have_ended() -> None:
-    """Or whoever counts by slot would count two nodes as one; it is shown so long, and listeners are told that it left."""
+    """Two nodes with one slot would be counted as one; it is shown so long, and listeners are told that it left."""
     async with members() as found:
         listener = Mock()
         found.listen(listener)
@@ -71,7 +71,7 @@ async def test_a_node_that_leaves_keeps_its_slot_until_its_requests_have_ended()
 
 
 async def test_nothing_of_a_node_that_left_goes_on() -> None:
-    """Its probe task ends, and a late failure of its requests wakes nobody; who was not configured is not kept out."""
+    """Its probe task ends, and a late failure of its requests wakes no probe; a node that was not configured is not kept out."""
     async with members() as found:
         before = len(asyncio.all_tasks())
         for number in range(20):
@@ -98,7 +98,7 @@ async def test_a_url_that_two_sources_name_is_one_member() -> None:
 
 
 async def test_a_removed_node_can_be_added_again() -> None:
-    """It begins anew, what was held against it is forgotten. A member that is added again is only taken back into use."""
+    """It begins without its breaker's failures. A member that is added again is only taken back into use."""
     async with members() as found:
         first = found.prefill[0]
         found.remove(first)

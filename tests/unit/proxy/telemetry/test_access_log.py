@@ -78,7 +78,7 @@ def test_which_requests_get_a_line(which: Which, status: int, broken: bool, want
 
 
 def test_lines_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that nobody reads costs lines and nothing else; of one that is not written nothing can be lost."""
+    """A log whose pipe is not read loses lines and blocks nothing; of one that is not written nothing can be lost."""
     monkeypatch.setattr(access_log, "MOST", 2)
     log = AccessLog("all", "text", lambda _: None)
     for _ in range(5):

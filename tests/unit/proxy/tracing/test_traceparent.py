@@ -31,7 +31,7 @@ def test_a_clients_span_is_understood(version: str, flags: str, sampled: bool) -
     ],
 )
 def test_what_is_no_span_is_none(value: str) -> None:
-    """As the standard has it: a trace begins anew then, as without the header."""
+    """As the standard has it: a new trace begins then, as without the header."""
     assert parent_of([(b"traceparent", value.encode())]) is None
     assert parent_of([(b"host", b"x")]) is None
 
