@@ -4,9 +4,9 @@
 JSON lines over a socket:
 
     → {"op": "spawn", "id", "target", "kwargs", "env", "log", "cpus", "netns"}
-    → {"op": "signal", "pid", "signal", "group"}
+    → {"op": "signal", "id", "pid", "signal", "group"}
     ← {"op": "ready"}   {"op": "spawned", "id", "pid"}   {"op": "refused", "id", "reason"}
-    ← {"op": "exited", "pid", "returncode"}
+    ← {"op": "signalled", "id"}   {"op": "exited", "pid", "returncode"}
 
 Servers would outlive a parent that is killed; the zygote notices that its socket closed and kills them all.
 """
@@ -61,7 +61,7 @@ class Child:
         self.send_signal(signal.SIGKILL, group=True)
 
     def send_signal(self, number: int, *, group: bool = False) -> None:
-        """Send a signal to the process, or to its whole group; nothing happens if it has ended."""
+        """Send a signal to the process, or to its whole group, and return when it is sent; none to one that has ended."""
         self._server._signal(self, number, group=group)
 
     def _end(self, returncode: int) -> None:
@@ -134,14 +134,10 @@ class ForkServer:
         to `cpus` and enters the network namespace `netns`, if these are not empty. Raises `ForkServerError`.
         """
         self.wait_ready()
-        request_id = next(self._ids)
-        self._send(
-            {"op": "spawn", "id": request_id, "target": target, "kwargs": dict(kwargs or {}), "env": dict(env or {})}
+        reply = self._ask(
+            {"op": "spawn", "target": target, "kwargs": dict(kwargs or {}), "env": dict(env or {})}
             | {"log": str(log) if log else None, "cpus": list(cpus), "netns": netns}
         )
-        self._wait_for(lambda: request_id in self._replies)
-        with self._state:
-            reply = self._replies.pop(request_id)
         if reply["op"] == "refused":
             raise ForkServerError(f"cannot fork: {reply['reason']}")
         return self._children[reply["pid"]]
@@ -167,17 +163,22 @@ class ForkServer:
     def _signal(self, child: Child, number: int, *, group: bool) -> None:
         if child.returncode is None:
             with suppress(ForkServerError):  # no zygote, no children
-                self._send({"op": "signal", "pid": child.pid, "signal": int(number), "group": group})
+                self._ask({"op": "signal", "pid": child.pid, "signal": int(number), "group": group})
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a message to the zygote and return its reply."""
         if self._control is None:
             raise ForkServerError("the fork server is not running")
-        line = json.dumps(message).encode() + b"\n"
+        request_id = next(self._ids)
+        line = json.dumps({**message, "id": request_id}).encode() + b"\n"
         with self._state:
             try:
                 self._control.sendall(line)
             except OSError as exc:
                 raise ForkServerError("the fork server has ended") from exc
+        self._wait_for(lambda: request_id in self._replies)
+        with self._state:
+            return self._replies.pop(request_id)
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         if self._control is None:

@@ -72,6 +72,7 @@ class Zygote:
                 self._spawn(request)
             else:
                 self._signal(request["pid"], request["signal"], group=request["group"])
+                self._send({"op": "signalled", "id": request["id"]})
         return bool(data)
 
     def _spawn(self, request: Mapping[str, Any]) -> None:

@@ -73,6 +73,7 @@ def test_a_neighbour_that_is_killed_is_an_error(start: Start, tmp_path: Path, ho
         wait_for_file(tmp_path / f"{SENT}-1")  # it waits for the first of two
 
     stages[other].kill()
+    stages[other].wait(LONG_S)
     (tmp_path / GO).touch()
 
     said = result(tmp_path, rank)

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ def test_a_killed_child_takes_its_own_children_along(server: ForkServer, tmp_pat
 
     assert child.wait(10) == -signal.SIGKILL
     eventually(lambda: not alive(grandchild))
+
+
+def test_a_signal_has_been_sent_when_the_call_returns(server: ForkServer, tmp_path: Path) -> None:
+    """What a test does next does not run beside a process that is to be killed or stopped first."""
+    child, _ = sleeper(server, tmp_path / "pids")
+    assert server._process is not None
+    server._process.send_signal(signal.SIGSTOP)
+    call = threading.Thread(target=child.kill)
+    try:
+        call.start()
+        call.join(0.3)
+        assert call.is_alive()
+    finally:
+        server._process.send_signal(signal.SIGCONT)
+
+    call.join(10)
+    assert not call.is_alive()
+    assert child.wait(10) == -signal.SIGKILL
 
 
 def test_signals_to_an_ended_child_do_nothing(server: ForkServer) -> None:
