@@ -58,6 +58,9 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     running: int | None = None  # sequences in the engine's batch; None where vLLM does not say
     waiting: int | None = None  # sequences that wait for it
     kv_usage: float | None = None  # share of the KV cache's blocks that are in use
+    # Since the node's process began, over all streams: times between two tokens. None where vLLM does not say.
+    inter_token_count: int | None = None
+    inter_token_sum_s: float | None = None
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):

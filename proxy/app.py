@@ -41,6 +41,7 @@ from baton.proxy.openapi.static_routes import ANSWERS, describe_data_routes
 from baton.proxy.passthrough.conversations import Conversations
 from baton.proxy.passthrough.routes import route_of
 from baton.proxy.passthrough.serve import PassThrough
+from baton.proxy.planning.placement import Targets
 from baton.proxy.planning.planner import Planner
 from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import RetryPolicy
@@ -141,7 +142,7 @@ def create_app(
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
         prefill_patience_s=config.transfer.peer_timeout_s,
-        max_stream_delay_s=config.proxy.max_stream_delay_s,
+        targets=_targets(config.proxy),
         revision=members.revision,
     )
 
@@ -190,6 +191,12 @@ def _router(policy: str, members: NodeRegistry) -> Router:
     router = Router(POLICIES[policy]())
     members.listen(router)
     return router
+
+
+def _targets(config: ProxyConfig) -> Targets | None:
+    if config.placement == "pairs":
+        return None
+    return Targets(config.target_first_token_s, config.target_inter_token_s, config.max_prompt_share)
 
 
 def _local_policy(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPolicy:

@@ -126,7 +126,9 @@ class Rig:
         flags = (*servers.secret, "--advertise-host", PREFILL_DATA, "--layer-sync", layer_sync, *chunk)
         prefill = await servers.vllm(self._keep(layer_sync), _PREFILL, servers.prefill, flags)
         nodes = ("--prefill", prefill, "--decode", self._decodes[""])
-        proxy = await servers.proxy(self._keep(f"proxy-{layer_sync}"), ("--when-no-prefill", "refuse", *nodes))
+        proxy = await servers.proxy(
+            self._keep(f"proxy-{layer_sync}"), ("--when-no-prefill", "refuse", "--placement", "pairs", *nodes)
+        )
         return Baton(
             http=servers.http,
             model=servers.model,

@@ -129,7 +129,17 @@ class Rig:
         self.stop()
         prefill = [await self._node("prefill", at % CORES) for at in range(shape.prefill)]
         decode = [await self._node("decode", (shape.prefill + at) % CORES) for at in range(shape.decode)]
-        flags = ("--when-no-prefill", "refuse", *self._secret, "--prefill", *prefill, "--decode", *decode)
+        flags = (
+            "--when-no-prefill",
+            "refuse",
+            "--placement",
+            "pairs",
+            *self._secret,
+            "--prefill",
+            *prefill,
+            "--decode",
+            *decode,
+        )
         url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env={})
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 

@@ -60,7 +60,18 @@ def _baton(place: Place) -> list[str]:
     urls = ("--prefill", place.prefill_url, "--decode", place.decode_url)
     listening = ("--host", "127.0.0.1", "--port", str(place.port))
     traces = ("--otlp-endpoint", place.collector_url, "--trace-share", str(TRACED))
-    return [sys.executable, "-m", "baton.proxy", *listening, *urls, *traces, "--secret-file", str(place.secret_file)]
+    return [
+        sys.executable,
+        "-m",
+        "baton.proxy",
+        "--placement",
+        "pairs",
+        *listening,
+        *urls,
+        *traces,
+        "--secret-file",
+        str(place.secret_file),
+    ]
 
 
 def _relay(module: str) -> Callable[[Place], list[str]]:
@@ -90,7 +101,7 @@ def _router(name: str, version: str, folder: Path) -> Subject:
 OURS: Final = (
     Subject(
         name=BATON,
-        what="`python -m baton.proxy` with its defaults (metrics, breaker, prefix affinity, admission, failover) and 1 % traces",
+        what="`python -m baton.proxy --placement pairs`, else with its defaults (metrics, breaker, prefix affinity, admission, failover) and 1 % traces",
         dialect="baton",
         command=_baton,
     ),

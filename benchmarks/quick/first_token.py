@@ -74,5 +74,5 @@ async def _start(started: Processes, folder: Path) -> dict[str, str]:
         argv = [*_SERVER, "--port", str(port), *QUIET, *flags]
         urls[name] = await started.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
     nodes = ("--prefill", urls["prefill"], "--decode", urls["decode"])
-    proxy = await started.proxy("proxy", ("--when-no-prefill", "refuse", *secret, *nodes), far)
+    proxy = await started.proxy("proxy", ("--when-no-prefill", "refuse", "--placement", "pairs", *secret, *nodes), far)
     return {PLAIN: urls[PLAIN], BATON: proxy}

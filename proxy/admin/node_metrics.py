@@ -51,13 +51,19 @@ def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
         "Time until a prompt's first token on the node that computed it ÷ what was predicted",
         labels=_NODE,
     )
+    inter_token_prediction = HistogramMetricFamily(
+        "baton_inter_token_prediction_ratio",
+        "Mean time between tokens that a node reports, less what prompts took ÷ what was predicted for as many sequences",
+        labels=_NODE,
+    )
     for each in tallies:
         for until in ("answered", "first_bytes", "ended"):
             each.add_to(legs, until, LEG_BOUNDS_S, until)
         each.add_to(handover, "handover", LEG_BOUNDS_S)
         each.add_to(gaps, "gaps", GAP_BOUNDS_S)
         each.add_to(prediction, "prediction", RATIO_BOUNDS)
-    yield from (legs, handover, gaps, prediction)
+        each.add_to(inter_token_prediction, "inter_token_prediction", RATIO_BOUNDS)
+    yield from (legs, handover, gaps, prediction, inter_token_prediction)
 
 
 def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:

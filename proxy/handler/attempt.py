@@ -24,8 +24,8 @@ from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillOutcome
+from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
-from baton.proxy.planning.prefill_estimate import Estimate, of_decode, of_prefill
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.endpoints import RESPONSES
@@ -135,11 +135,11 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
-        estimate = of_decode(plan.decode, plan.own_bytes) if plan.own_bytes and _is_timed(request) else None
+        expected = _expect(plan.decode, plan.own_bytes, request)
         if not request.start or not plan.decode.starts_with_tokens:
-            return _call(plan.decode, request, decode_body(request.fields, None), estimate=estimate)
+            return _call(plan.decode, request, decode_body(request.fields, None), estimate=expected)
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
-        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)), estimate=estimate)
+        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)), estimate=expected)
 
     def prefill_call(
         self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool, choices: int = 1
@@ -155,9 +155,9 @@ class AttemptRunner:
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
         asked = request if relays else replace(request, names_tokens="")
-        estimate = of_prefill(plan.prefill, plan.new_bytes) if plan.new_bytes and _is_timed(request) else None
+        expected = _expect(plan.prefill, plan.new_bytes, request)
         id_suffix = "" if relays else "-prefill"
-        return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=estimate)
+        return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=expected)
 
 
 class Attempt:
@@ -176,16 +176,19 @@ class Attempt:
         self._sent: PendingRequest | None = None  # to the prefill node
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
+        self._end_stream: Callable[[], None] | None = None
         self._legs: list[Leg] = []  # the decode node's first
         self._began_s = 0.0
 
     async def __aenter__(self) -> Outcome:
-        self._end = self._plan.decode.begin(self._request.prompt_bytes)
-        self._began_s = perf_counter()
         plan, shared, request = self._plan, self._shared, self._request
+        alone = shared.local_call(plan, request) if isinstance(plan, LocalPlan) else None
+        self._end = plan.decode.begin(request.prompt_bytes)
+        self._began_s = perf_counter()
         try:
             if isinstance(plan, LocalPlan):
-                self._outcome = await self._alone(plan)
+                assert alone is not None
+                self._outcome = await self._alone(plan, alone)
                 return self._outcome
             relay = self._relay if self._relay.begin(plan) else None
             choices = relay.stream.choices if relay is not None else 1
@@ -212,20 +215,26 @@ class Attempt:
             self._end_leg()
         self._shut(answered=answered)
 
-    async def _alone(self, plan: LocalPlan) -> Outcome:
-        call = self._shared.local_call(plan, self._request)
+    async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
         self._legs = [call.leg]
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            return await self._decode(call)
+            outcome = await self._decode(call)
+        self._note_opened(outcome)
+        return outcome
 
     async def _race(
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
         outcome = await first_to_count(self._decode(decode), prefill)
+        self._note_opened(outcome)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
+
+    def _note_opened(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Opened):
+            self._end_stream = self._plan.decode.begin_stream(self._request.prompt_bytes)
 
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
@@ -265,6 +274,8 @@ class Attempt:
                 self._sent.close()  # it may not have begun
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # no decode node will fetch the prompt
+        if self._end_stream is not None:
+            self._end_stream()
         if self._end is not None:
             self._end()
 
@@ -305,6 +316,15 @@ def _call(
     names = line(TOKEN_IDS_HEADER, request.names_tokens) if request.names_tokens else b""
     headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
     return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg, estimate=estimate)
+
+
+def _expect(node: Node, new_bytes: int, request: ClientRequest) -> Estimate | None:
+    """Count a prompt as the node's, and estimate it if its first token can be timed."""
+    if not new_bytes:
+        return None
+    now_s = node.clock()
+    node.prompt_share.add(node.prefill_time.predict_s(new_bytes, now_s) or 0.0, now_s)
+    return estimate(node, new_bytes) if _is_timed(request) else None
 
 
 def _is_timed(request: ClientRequest) -> bool:

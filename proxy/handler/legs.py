@@ -29,7 +29,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
-from baton.proxy.planning.prefill_estimate import Estimate
+from baton.proxy.planning.placement import Estimate
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.events import ERROR
 from baton.proxy.resume.kept_tokens import KeptTokens

@@ -34,7 +34,7 @@ class LatencyHistogram:
 class NodeTimes:
     """What is timed of one node; a prefill node has the first and the last alone."""
 
-    __slots__ = ("answered", "ended", "first_bytes", "gaps", "handover", "prediction")
+    __slots__ = ("answered", "ended", "first_bytes", "gaps", "handover", "inter_token_prediction", "prediction")
 
     def __init__(self) -> None:
         self.answered = LatencyHistogram(LEG_BOUNDS_S)  # prefill leg: sent → whole answer
@@ -43,6 +43,9 @@ class NodeTimes:
         self.handover = LatencyHistogram(LEG_BOUNDS_S)  # the prefill node's answer → the decode node's first bytes
         self.gaps = LatencyHistogram(GAP_BOUNDS_S)  # between chunks of a stream
         self.prediction = LatencyHistogram(RATIO_BOUNDS)  # a prompt's first token: seen ÷ predicted time
+        self.inter_token_prediction = LatencyHistogram(
+            RATIO_BOUNDS
+        )  # between two tokens, by the node's report: likewise
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):

@@ -11,8 +11,10 @@ from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
+from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
 from baton.proxy.nodes.prefill_time import PrefillTime
+from baton.proxy.nodes.prompt_share import PromptShare
 
 Role = Literal["prefill", "decode"]
 
@@ -79,6 +81,10 @@ class Node:
     others: ExternalLoad = field(default_factory=ExternalLoad)  # what it has from others, as of the last probe
     times: NodeTimes = field(default_factory=NodeTimes)
     prefill_time: PrefillTime = field(default_factory=PrefillTime)
+    inter_token: InterTokenTime = field(default_factory=InterTokenTime)
+    prompt_share: PromptShare = field(default_factory=PromptShare)  # of its time, by prompts through this proxy
+    open_streams: int = 0  # answers through this proxy whose prompt is computed
+    open_prompt_bytes: int = 0  # of their prompts, on a prefill node
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
     load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
@@ -134,6 +140,17 @@ class Node:
         """Which start of its process this is, as far as it said."""
         return self.info.incarnation if self.info else ""
 
+    @property
+    def streams(self) -> int:
+        """How many sequences it makes tokens for, as far as is known; those that run on a prefill node may be prompts."""
+        running = self.info.load.running if self.role == "decode" and self.info and self.info.load else None
+        return max(self.open_streams, running or 0)
+
+    @property
+    def kv_usage(self) -> float | None:
+        """The share of its KV cache that was in use at the last probe, as far as it said."""
+        return self.info.load.kv_usage if self.info and self.info.load else None
+
     def serves(self, model: str) -> bool:
         """Return whether it said that it serves this model; "" is whichever it has."""
         return self.info is not None and (not model or model in self.info.served_models)
@@ -142,7 +159,7 @@ class Node:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
         if self.incarnation != info.incarnation:
             self.others.forget()
-            self.prefill_time = PrefillTime()
+            self.prefill_time, self.inter_token = PrefillTime(), InterTokenTime()
         names, pairing = names_of(info), pairing_of(info)
         is_other = self.info is None or self.info.served_models != info.served_models or pairing != self.pairing
         if is_other or names != (self.base_names, self.adapter_names):
@@ -151,6 +168,7 @@ class Node:
         self.unheard_since_s = None
         (self.base_names, self.adapter_names), self.pairing = names, pairing
         self.others.learn(info.load, own or self.own)
+        self._learn_inter_token(info.load)
         self._weigh()
         if reason := unusable_because(self.role, info):
             self._become(State.DRAINING if info.state == "draining" else State.UNREADY, reason)
@@ -200,6 +218,20 @@ class Node:
         finally:
             end()
 
+    def begin_stream(self, prompt_bytes: int) -> Callable[[], None]:
+        """Count an answer whose prompt is computed until what is returned has been called."""
+        computed = prompt_bytes if self.role == "prefill" else 0  # a prefill node's load is prompts
+        self.open_streams += 1
+        self.open_prompt_bytes += computed
+        self._weigh()
+
+        def end() -> None:
+            self.open_streams -= 1
+            self.open_prompt_bytes -= computed
+            self._weigh()
+
+        return end
+
     @contextmanager
     def computing(self, prompt_bytes: int) -> Iterator[None]:
         """Count a prompt that a decode node computes itself during the block."""
@@ -216,10 +248,18 @@ class Node:
             self.revision.number += 1
         self.probed, self.probed_reason = state, reason
 
+    def _learn_inter_token(self, load: NodeLoad | None) -> None:
+        now_s = self.clock()
+        share = min(0.9, self.prompt_share.at(now_s))
+        predicted_s = self.inter_token.predict_s(load.running or 1, now_s) if load else None
+        seen_s = self.inter_token.learn(load, share, now_s)
+        if seen_s and predicted_s:
+            self.times.inter_token_prediction.observe(seen_s * (1 - share) / predicted_s)
+
     def _weigh(self) -> None:
         """A decode node works for every sequence as well."""
         requests = self.requests + self.others.requests if self.role == "decode" else 0.0
-        self.load = self.prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
+        self.load = self.prompt_bytes - self.open_prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
 
 
 def usable(nodes: Iterable[Node]) -> list[Node]:

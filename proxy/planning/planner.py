@@ -19,9 +19,10 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, Revision, State, usa
 from baton.proxy.planning.fleet import Fleet, Usable, that_fit
 from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
-from baton.proxy.planning.prefill_estimate import is_sooner_on_decode
 from baton.proxy.planning.reasons import (
+    DECODE_SLOW,
     LABELS,
     NO_PREFILL_CONFIGURED,
     NO_PREFILL_MATCHES,
@@ -59,7 +60,7 @@ class Planner:
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
         prefill_patience_s: float = math.inf,
-        max_stream_delay_s: float = 0.0,
+        targets: Targets | None = None,
         revision: Revision | None = None,
     ) -> None:
         """Make plans for some nodes.
@@ -73,7 +74,7 @@ class Planner:
             when_no_prefill: whether they compute all where no prefill node can.
             key_header: whose value `consistent_hash` keeps together.
             prefill_patience_s: how long a prefill node may be silent before decode nodes compute prompts in its place.
-            max_stream_delay_s: how long streams may wait for a prompt that their node computes since the prefill nodes are busy.
+            targets: what a choice by cost aims at; None: all that may be goes to a pair.
             revision: counts the changes of all these nodes; see `Fleet`.
         """
         self._prefill_router = prefill_router
@@ -81,7 +82,7 @@ class Planner:
         self._local_policy = local_policy
         self._local_planner = LocalPrefillPlanner(decode_router, local_policy)
         self._key_header = key_header
-        self._max_stream_delay_s = max_stream_delay_s
+        self._targets = targets
         self._refuses = when_no_prefill == "refuse"
         self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
         self._fleet = Fleet(prefill, decode, revision=revision, patience_s=self._prefill_patience_s)
@@ -120,8 +121,7 @@ class Planner:
             return self._on_one_node(request, work, found, decode, reason)
         makers = _that_can_answer(request, prefill, decode)
         if makers and not request.start:
-            maker = self._prefill_router.choose(work, makers)
-            return LocalPlan(decode=maker, path=LOCAL, reason=ONE_TOKEN, label=LABELS[ONE_TOKEN])
+            return _alone(self._prefill_router.choice(work, makers), ONE_TOKEN)
         matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
@@ -131,17 +131,16 @@ class Planner:
                 matching = that_fit(decode, prefill)
                 if not matching:
                     raise
-        chosen = self._decode_router.choice(work, matching)
-        taker, new_bytes = chosen
-        verdict = self._local_policy.decide(new_bytes, taker)
+        taker = self._decode_router.preview(work, matching)
+        verdict = self._local_policy.decide(taker.new_bytes, taker.node)
         if verdict is Verdict.LOCAL:
-            return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
-        fitting = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
-        is_first = keep is None and not history.attempts and not request.start
-        if is_first and not others_wait and self._is_sooner_on_decode(work, chosen, fitting):
-            reason = PREFILL_BUSY
-            return LocalPlan(decode=taker, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
-        return self._pair(work, fitting, taker, keep, label=verdict)
+            self._decode_router.give(work, taker.node)
+            return _alone(taker, SHORT)
+        fitting = found.makers_for(taker.node) if prefill is found.prefill else that_fit(prefill, [taker.node])
+        if keep is not None or history.attempts or request.start or others_wait:
+            self._decode_router.give(work, taker.node)
+            return self._pair(work, fitting, taker.node, keep, label=verdict)
+        return self._place(request, work, taker, fitting, label=verdict)
 
     def after(
         self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
@@ -176,13 +175,27 @@ class Planner:
             raise failure.error()
         return self._local_planner.after(work, takers, others, failure)
 
-    def _is_sooner_on_decode(self, work: Work, taker: Choice, makers: Sequence[Node]) -> bool:
-        if self._refuses or not self._max_stream_delay_s or any(not maker.load for maker in makers):
-            return False
-        if not self._local_policy.may_compute(taker.new_bytes, taker.node):
-            return False
+    def _place(self, request: ClientRequest, work: Work, taker: Choice, makers: Sequence[Node], *, label: str) -> Plan:
+        """Choose the way of a request that has not failed yet."""
         maker = self._prefill_router.preview(work, makers)
-        return is_sooner_on_decode(taker, maker, max_stream_delay_s=self._max_stream_delay_s)
+        placement = Placement.PAIR
+        if self._targets is not None:
+            decode_may_compute = not self._refuses and self._local_policy.may_compute(taker.new_bytes, taker.node)
+            may_decode = request.endpoint in (CHAT, COMPLETIONS) and _sample_alike(maker.node, taker.node)
+            placement = choose_placement(
+                maker, taker, self._targets, decode_may_compute=decode_may_compute, prefill_may_decode=may_decode
+            )
+        if placement is not Placement.ON_DECODE:
+            self._prefill_router.give(work, maker.node)
+        if placement is not Placement.ON_PREFILL:
+            self._decode_router.give(work, taker.node)
+        match placement:
+            case Placement.ON_DECODE:
+                return _alone(taker, PREFILL_BUSY)
+            case Placement.ON_PREFILL:
+                return _alone(maker, DECODE_SLOW)
+            case Placement.PAIR:
+                return _paired(work, maker, taker.node, label)
 
     def _on_one_node(
         self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str
@@ -257,12 +270,29 @@ class Planner:
             return DisaggregatedPlan(
                 decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
             )
-        maker, new_bytes = self._prefill_router.choice(work, makers)
-        assert maker.info is not None
-        rank = work.turn % len(maker.info.control_addresses)
-        return DisaggregatedPlan(
-            decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
-        )
+        return _paired(work, self._prefill_router.choice(work, makers), taker, label)
+
+
+def _paired(work: Work, maker: Choice, taker: Node, label: str) -> DisaggregatedPlan:
+    node, new_bytes = maker
+    assert node.info is not None
+    rank = work.turn % len(node.info.control_addresses)
+    return DisaggregatedPlan(
+        decode=taker, prefill=node, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
+    )
+
+
+def _alone(choice: Choice, reason: str) -> LocalPlan:
+    """Plan a request on one node that does both."""
+    node, new_bytes = choice
+    return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
+
+
+def _sample_alike(maker: Node, taker: Node) -> bool:
+    """Whether a prefill node's answers are a decode node's, as both have said."""
+    return (
+        maker.info is not None and taker.info is not None and "" != maker.info.first_tokens == taker.info.first_tokens
+    )
 
 
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:

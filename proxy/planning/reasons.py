@@ -10,7 +10,8 @@ NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode 
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
 SHORT: Final = "little of the prompt is new to the decode node"
-PREFILL_BUSY: Final = "all prefill nodes are busy, and the decode node is expected to be sooner"
+PREFILL_BUSY: Final = "the prefill nodes are busy, and the decode node is expected to be sooner"
+DECODE_SLOW: Final = "the decode nodes are busy, and the prefill node is expected to be faster"
 
 LABELS: Final = {
     eligibility.BEST_OF: "best_of",
@@ -30,4 +31,5 @@ LABELS: Final = {
     ONE_TOKEN: "one_token",
     SHORT: "short",
     PREFILL_BUSY: "prefill_busy",
+    DECODE_SLOW: "decode_slow",
 }

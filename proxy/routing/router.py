@@ -36,8 +36,12 @@ class Router:
     def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Choose the node that gets the work, one of at least one."""
         found = self.preview(work, nodes)
-        self._policy.given(work, found.node)
+        self.give(work, found.node)
         return found
+
+    def give(self, work: Work, node: Node) -> None:
+        """Note that a node gets the work."""
+        self._policy.given(work, node)
 
     def preview(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Return which node would get the work."""

@@ -244,13 +244,14 @@ class Stack:
     ) -> Server:
         """Wait for some nodes, then start a proxy in front of them and wait for it; `more` are fields of `Server`.
 
-        It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere.
+        It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere. And
+        it hands over all that can be.
         """
         for node in (*prefill, *decode):
             if isinstance(node, Server):
                 node.wait_ready()
         port = free_port()
-        env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", **env}
+        env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", "BATON_PROXY_PLACEMENT": "pairs", **env}
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
         proxy = self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", env=env, **more)

@@ -81,7 +81,7 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """Run fake nodes and a proxy.
 
-    `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`; `also` are further members by role; `first_tokens` is that
+    `settings` are fields of `ProxyConfig` (all that can be is handed over, if they do not say otherwise), `described` of each P's `NodeInfo`; `also` are further members by role; `first_tokens` is that
     of every node's `NodeInfo`.
     """
     fabric = fabric or Fabric()
@@ -95,7 +95,13 @@ async def cluster(
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
     urls = {role: (*own, *(also or {}).get(role, ())) for role, own in urls.items()}
-    defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 20.0, "request_timeout_s": 20.0, **urls}
+    defaults = {
+        "probe_interval_s": 0.05,
+        "probe_timeout_s": 20.0,
+        "request_timeout_s": 20.0,
+        "placement": "pairs",
+        **urls,
+    }
     config = BatonConfig(
         proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
     )

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from baton.proxy.nodes.prefill_time import MIN_SAMPLES
+from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
@@ -53,7 +53,7 @@ def has_seen(node: FakeVllm, requests: int) -> bool:
 
 async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle_decode_node() -> None:
     """Once it is known how long they take; what was predicted and seen of them is a metric."""
-    async with cluster(decode=2, max_stream_delay_s=5) as running:
+    async with cluster(decode=2, placement="by_cost") as running:
         maker = running.prefill[0]
         for number in range(1, MIN_SAMPLES + 2):
             maker.may_answer.clear()
@@ -80,7 +80,7 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
 
     assert waited.headers["x-baton-path"] == "disaggregated"
     assert got.headers["x-baton-path"] == "local"
-    assert got.headers["x-baton-reason"] == "all prefill nodes are busy, and the decode node is expected to be sooner"
+    assert got.headers["x-baton-reason"] == "the prefill nodes are busy, and the decode node is expected to be sooner"
     assert counted == 1
 
 

@@ -9,8 +9,8 @@ from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
-from baton.proxy.planning.prefill_estimate import Estimate
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.parse import ClientRequest
 from tests.support.fake_vllm import SECRET

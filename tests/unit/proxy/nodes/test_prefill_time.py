@@ -2,7 +2,8 @@
 
 import pytest
 
-from baton.proxy.nodes.prefill_time import MAX_AGE_S, MIN_SAMPLES, PrefillTime
+from baton.proxy.nodes.faded_line import MAX_AGE_S, MIN_SAMPLES
+from baton.proxy.nodes.prefill_time import PrefillTime
 
 
 def fitted(*samples: tuple[float, float]) -> PrefillTime:

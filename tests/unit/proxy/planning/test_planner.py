@@ -13,15 +13,16 @@ from baton.proxy.errors import (
     UnavailableError,
     UnknownModelError,
 )
+from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
-from baton.proxy.nodes.prefill_time import MIN_SAMPLES
 from baton.proxy.planning import reasons
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.planning.placement import Placement, Targets
 from baton.proxy.planning.planner import Planner, key_of
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.planning.retry_policy import History
 from baton.proxy.request import eligibility
-from baton.proxy.request.endpoints import COMPLETIONS
+from baton.proxy.request.endpoints import COMPLETIONS, RESPONSES
 from baton.proxy.request.parse import parse
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
@@ -44,7 +45,7 @@ def planner(
     local_below_bytes: int = 0,
     max_own_bytes: int = 1 << 20,
     prefill_patience_s: float = 5.0,
-    max_stream_delay_s: float = 0.1,
+    targets: Targets | None = Targets(),  # noqa: B008  # immutable
 ) -> Planner:
     """Make a planner with the default policies."""
     return Planner(
@@ -56,7 +57,7 @@ def planner(
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
         prefill_patience_s=prefill_patience_s,
-        max_stream_delay_s=max_stream_delay_s,
+        targets=targets,
     )
 
 
@@ -91,7 +92,7 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
 
     chosen = planner([maker], [taker]).first(request())
     others = [
-        planner([maker], [taker], max_stream_delay_s=0).first(request()),
+        planner([maker], [taker], targets=None).first(request()),
         planner([maker], [taker], "refuse").first(request()),
         planner([maker, node("prefill", slot=1)], [taker]).first(request()),
     ]
@@ -104,6 +105,29 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
     assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.PREFILL_BUSY, "prefill_busy")
     assert chosen.own_bytes == request().prompt_bytes
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 6
+
+
+@pytest.mark.parametrize(
+    ("maker_samples", "taker_samples", "is_allowed"), [("a", "a", True), ("a", "b", False), ("", "", False)]
+)
+def test_a_prefill_node_makes_an_answer_only_if_it_samples_as_the_decode_node(
+    monkeypatch: pytest.MonkeyPatch, maker_samples: str, taker_samples: str, is_allowed: bool
+) -> None:
+    maker, taker = node("prefill", first_tokens=maker_samples), node("decode", first_tokens=taker_samples)
+
+    def place(*_: object, prefill_may_decode: bool, **__: object) -> Placement:
+        return Placement.ON_PREFILL if prefill_may_decode else Placement.PAIR
+
+    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
+    made = planner([maker], [taker])
+    chosen = made.first(request())
+    others = [
+        made.first(request(), History(attempts=1)),
+        made.first(parse(RESPONSES, "id", [], b'{"input": "x"}')),
+    ]
+
+    assert (chosen.decode is maker, isinstance(chosen, LocalPlan)) == (is_allowed, is_allowed)
+    assert [type(plan) for plan in others] == [DisaggregatedPlan] * 2
 
 
 def test_a_retry_stays_with_the_prefill_node_that_has_the_prompt() -> None:

@@ -1,0 +1,49 @@
+"""The time between two tokens of a stream on one node, fitted to what the node reports. Pure."""
+
+from typing import Final
+
+from baton.contracts.node_info import NodeLoad
+from baton.proxy.nodes.faded_line import FadedLine
+
+_LEAST_TOKENS: Final = 8  # for a sample
+
+
+class InterTokenTime:
+    """A straight line through the mean times of each report, over the sequences that ran then."""
+
+    __slots__ = ("_count", "_line", "_sum_s")
+
+    def __init__(self) -> None:
+        self._line = FadedLine()
+        self._count: int | None = None
+        self._sum_s = 0.0
+
+    def learn(self, load: NodeLoad | None, prompt_share: float, now_s: float) -> float | None:
+        """Take what a node reports.
+
+        Args:
+            load: the report; its counters began with the node's process.
+            prompt_share: of the node's time that prompts took. Tokens wait for prompts; what is fitted is without them.
+            now_s: monotonic.
+
+        Returns:
+            The mean time since the last sample; None if there were too few tokens.
+        """
+        if load is None or load.inter_token_count is None or load.inter_token_sum_s is None or load.running is None:
+            return None
+        before, before_s = self._count, self._sum_s
+        if before is not None and before <= load.inter_token_count < before + _LEAST_TOKENS:
+            return None  # the next report has more
+        self._count, self._sum_s = load.inter_token_count, load.inter_token_sum_s
+        if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
+            return None
+        mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
+        self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
+        return mean_s
+
+    def predict_s(self, streams: float, now_s: float) -> float | None:
+        """Return the time between two tokens of one of so many streams, without prompts in between; None while too little was seen."""
+        line = self._line
+        if not line.is_known(now_s):
+            return None
+        return line.mean_s + (max(1.0, streams) - line.mean) * (line.slope_s() or 0.0)
