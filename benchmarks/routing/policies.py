@@ -1,6 +1,5 @@
 """What Baton's policies are compared with: those that see what no proxy can, and one that looks at nothing."""
 
-import os
 from collections.abc import Callable, Sequence
 
 from baton.proxy.nodes.node import Node
@@ -26,7 +25,7 @@ def follow_longest_prefix(servers: Sequence[Server], requests: Sequence[Request]
     What all prompts begin with (a system prompt) does not count: it would send all of them to the node that had it first.
     `Work.key` is the place of the request in `requests`.
     """
-    common = len(os.path.commonprefix([one.blocks for one in requests if one.blocks]))
+    common = sum(len(set(blocks)) == 1 for blocks in zip(*(one.blocks for one in requests if one.blocks), strict=False))
 
     def choose(work: Work, candidates: Candidates) -> Node:
         blocks = requests[int(work.key)].blocks
