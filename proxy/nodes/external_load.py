@@ -10,7 +10,8 @@ from typing import Final
 from baton.contracts.node_info import NodeLoad
 
 GAIN: Final = 0.3  # of a new sample; the first counts whole
-LEAST: Final = 0.5  # requests: less than that is the rest of what was, and must not decide between idle nodes
+# Requests: less than that is the rest of what was, and must not decide between idle nodes. One request counts at once: it adds `GAIN`.
+LEAST: Final = 0.1
 
 
 class ExternalLoad:

@@ -126,14 +126,16 @@ class ConsistentHash(_Forgetful):
 
 
 class PrefixAffinity:
-    """The node that will be done soonest: what it has to do already, and what it must compute of this prompt.
+    """The node with the least of what it has to do already, and `_NEW_COUNTS` times what it must compute of this prompt.
 
     What all nodes have seen makes no difference between them, and a node that has seen much but has much to do loses to
-    one that has less to do: both follow from adding the two up. Only while nobody has anything to do would a node that
+    one that has less to do: both follow from adding the two up. With a factor of 1 that is the node that is done soonest,
+    and more is computed, since what one prompt gains by going elsewhere is work that later prompts wait for. Only while nobody has anything to do would a node that
     has seen much get everything; so no node is given much more than `_TIMES` its share of the work of the last minutes.
     """
 
     reads_prompts = True
+    _NEW_COUNTS: Final = 8
     _TIMES: Final = 1.25
     _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while nobody else is there
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
@@ -153,7 +155,7 @@ class PrefixAffinity:
         best, least = None, (inf, inf)
         for slot, depth in self._seen(work.prefixes, candidates, window).items():
             node, new = candidates.by_slot[slot], work.prompt_bytes - CHUNK_BYTES * depth
-            rank = node.load + new, given(slot)
+            rank = node.load + self._NEW_COUNTS * new, given(slot)
             if rank < least and given(slot) + new * unit <= allowed:
                 best, least = node, rank
         return best or min(window, key=lambda node: given(node.slot))

@@ -34,6 +34,15 @@ def test_what_has_faded_is_nothing() -> None:
     assert (others.requests, others.prompt_bytes) == (0, 0)
 
 
+def test_one_request_of_others_counts_at_the_first_probe_that_tells_of_it() -> None:
+    """On a node that was idle, too: a long prompt would keep it busy for several probes while it is taken to be idle."""
+    others = ExternalLoad()
+    others.learn(load(0), load(0))
+    others.learn(load(1, 1000), load(0))
+
+    assert (others.requests, others.prompt_bytes) == (GAIN, 1000 * GAIN)
+
+
 def test_bytes_without_requests_are_nobodys() -> None:
     """A node counts bodies and the proxy prompts: the difference is no work."""
     others = ExternalLoad()

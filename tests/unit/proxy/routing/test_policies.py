@@ -72,6 +72,14 @@ def test_least_load_among_thousands_looks_at_some_and_at_all_in_turn() -> None:
     assert min(chosen) < max(chosen)
 
 
+@pytest.mark.parametrize("nodes", [257, 1000])
+def test_a_window_that_reaches_the_end_goes_on_at_the_beginning(nodes: int) -> None:
+    """As many nodes are looked at in each turn, all of them different; they were as few as one of 257."""
+    candidates = fleet([0] * nodes)
+    for turn in range(nodes):
+        assert len({node.slot for node in candidates.window(turn, 256)}) == 256
+
+
 def test_power_of_two_never_chooses_the_worst_and_draws_all_pairs() -> None:
     """Two different nodes are compared; every draw counts the same."""
     candidates = fleet([1, 2, 3, 4])
@@ -103,7 +111,7 @@ def test_a_key_stays_where_it_is_when_another_node_leaves() -> None:
 
 
 def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
-    """The node that has seen the prompt is worth as much work as it saves, and not more."""
+    """The node that has seen the prompt may have eight times as much to do as it saves, and not more."""
     policy, candidates = PrefixAffinity(), fleet([0, 0, 0, 0])
     turn = Work(10 * CHUNK_BYTES, 0, range(10))
     other = Work(10 * CHUNK_BYTES, 0, range(100, 110))
@@ -113,9 +121,9 @@ def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
     policy.forget(1)
 
     assert policy.choose(turn, candidates).slot == 2
-    candidates.nodes[2].load = 10 * CHUNK_BYTES - 1
+    candidates.nodes[2].load = 80 * CHUNK_BYTES - 1
     assert policy.choose(turn, candidates).slot == 2
-    candidates.nodes[2].load = 10 * CHUNK_BYTES + 1
+    candidates.nodes[2].load = 80 * CHUNK_BYTES + 1
     assert policy.choose(turn, candidates).slot != 2
 
 
