@@ -52,7 +52,13 @@ def estimate(node: Node, new_bytes: int) -> Estimate:
 
 
 def choose_placement(
-    maker: Choice, taker: Choice, targets: Targets, *, decode_may_compute: bool, prefill_may_decode: bool
+    maker: Choice,
+    taker: Choice,
+    targets: Targets,
+    *,
+    prompt_bytes: int,
+    decode_may_compute: bool,
+    prefill_may_decode: bool,
 ) -> Placement:
     """Choose a way, without knowledge the first.
 
@@ -60,15 +66,16 @@ def choose_placement(
         maker: the prefill node that would compute the prompt, and how much of that is new to it.
         taker: the decode node, likewise.
         targets: what is aimed at.
+        prompt_bytes: of the whole prompt; a prompt that is in a cache may take as long as another one of its length.
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
     now_s = maker.node.clock()
-    alone_s = maker.node.prefill_time.predict_s(maker.new_bytes, now_s)
+    alone_s, whole_s = (maker.node.prefill_time.predict_s(size, now_s) for size in (maker.new_bytes, prompt_bytes))
     there_s = estimate(*maker).first_token_s
-    if alone_s is None or there_s is None:
+    if alone_s is None or whole_s is None or there_s is None:
         return Placement.PAIR
-    first_target_s = targets.first_token_s or _IDLE_FACTOR * alone_s
+    first_target_s = targets.first_token_s or _IDLE_FACTOR * whole_s
     late = there_s / first_target_s if first_target_s else 0.0
     paired = max(late, _slowness(taker.node, taker.node, targets, 0.0, now_s))
     if paired <= 1.0:
@@ -97,7 +104,7 @@ def _on_decode(maker: Node, taker: Choice, first_target_s: float, targets: Targe
     has_streams = node.requests + node.others.requests > 0
     if has_streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
         return float("inf")
-    return max(here_s / first_target_s, _slowness(node, node, targets, prompt_s, now_s))
+    return max(here_s / first_target_s if first_target_s else 0.0, _slowness(node, node, targets, prompt_s, now_s))
 
 
 def _slowness(node: Node, alike: Node, targets: Targets, prompt_s: float, now_s: float) -> float:

@@ -183,7 +183,12 @@ class Planner:
             decode_may_compute = not self._refuses and self._local_policy.may_compute(taker.new_bytes, taker.node)
             may_decode = request.endpoint in (CHAT, COMPLETIONS) and _sample_alike(maker.node, taker.node)
             placement = choose_placement(
-                maker, taker, self._targets, decode_may_compute=decode_may_compute, prefill_may_decode=may_decode
+                maker,
+                taker,
+                self._targets,
+                prompt_bytes=work.prompt_bytes,
+                decode_may_compute=decode_may_compute,
+                prefill_may_decode=may_decode,
             )
         if placement is not Placement.ON_DECODE:
             self._prefill_router.give(work, maker.node)

@@ -70,6 +70,7 @@ def place(
         Choice(prefill, new_bytes - cached_bytes),
         Choice(decode, new_bytes),
         targets,
+        prompt_bytes=new_bytes,
         decode_may_compute=decode_may_compute,
         prefill_may_decode=prefill_may_decode,
     )
@@ -93,9 +94,12 @@ def test_a_decode_node_that_is_hardly_sooner_does_not_take_it() -> None:
 
 
 def test_what_the_prefill_node_has_of_a_prompt_counts() -> None:
-    late = measured("prefill", queue_bytes=3 * NEW_BYTES)
+    """Not for its target: it may take as long as another prompt of its length."""
+    late = measured("prefill", queue_bytes=2 * NEW_BYTES + 100)
 
-    assert place(late, measured("decode"), cached_bytes=4900, targets=Targets(first_token_s=0.16)) is PAIR
+    assert place(late, measured("decode")) is ON_DECODE
+    assert place(late, measured("decode"), cached_bytes=100) is PAIR
+    assert place(late, measured("decode"), cached_bytes=NEW_BYTES) is PAIR
 
 
 def test_prompts_that_a_decode_node_computes_count() -> None:
