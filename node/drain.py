@@ -1,4 +1,4 @@
-"""SIGTERM: take no new work, end what there is, then let vLLM stop. An operator's drain is the proxy's (`proxy/nodes/registry.py`): the node hears nothing of it.
+"""SIGTERM: take no new work, end what there is, then let vLLM stop. `baton admin drain` is kept in the proxy (`proxy/nodes/registry.py`) and never sent to the node.
 
 vLLM's own handler closes the engine to new requests at once and its HTTP server last, so clients that come in between get
 broken answers, and a prefill node would leave with prompts whose KV nobody has fetched yet. So SIGTERM is ours. When

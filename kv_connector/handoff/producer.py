@@ -154,7 +154,7 @@ class Producer:
         self._note_pushable(transfer)
 
     def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
-        """The answer's first token has been sampled; None: D has to sample it. One that comes again is another step's."""
+        """The answer's first token has been sampled; None: D has to sample it. Only the first call for a request counts: later ones are of later steps."""
         transfer = self._by_request(request_id)
         if transfer is not None and transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
             transfer.first = token

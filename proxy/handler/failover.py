@@ -108,7 +108,7 @@ class RequestAttempts:
         return denied is None
 
     async def _stand_in_line(self, make: Callable[[], Plan], request: ClientRequest) -> Plan:
-        """Make a plan for a request that was accepted; it waits while there is none that spares the decode nodes."""
+        """Make a plan for a request that was accepted; it waits while decode nodes have as many prompts to compute as they may."""
         try:
             return make()
         except NoRoomError:

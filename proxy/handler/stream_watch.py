@@ -1,7 +1,7 @@
 """Answers whose decode node is silent, or is drained: they are broken off, so that they go on on another node.
 
-Silence alone is no failure: an answer is only taken from a node that answers no probe, where nothing has come of it for some time, and where another node
-can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
+Silence alone is no failure. A stream leaves a node only if that answers no probe and has sent nothing of it for `proxy.stall_timeout_s`, or has been draining for
+`proxy.drain_handover_s`; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
 """
 
 import asyncio

@@ -21,9 +21,9 @@ _WRITER: Final = "baton.writer"  # among the extensions of a request's scope
 
 
 class Writer:
-    """What a request knows of its client's connection beside ASGI: a stream's way through that costs more than its write.
+    """Writes a stream to its client's transport without ASGI's `send`, which would cost more per chunk than the write itself.
 
-    What is written here uvicorn's own state of the request is told, so that everything else goes on as after ASGI's `send`.
+    It keeps uvicorn's own state of the request up to date, so that everything else goes on as after `send`.
     """
 
     __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport")

@@ -8,17 +8,17 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, u
 
 def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill: bool) -> dict[str, Any]:
     """Say whether requests can be served as configured, what is missing, and what is known of each node."""
-    makers, takers = _expected_to_serve(prefill), _expected_to_serve(decode)
+    prefill_nodes, decode_nodes = _expected_to_serve(prefill), _expected_to_serve(decode)
     unpairable = [
-        {"prefill": maker.url, "decode": taker.url, "reason": reason}
-        for maker in makers
-        for taker in takers
-        if (reason := unpairable_because(maker, taker))
+        {"prefill": node.url, "decode": other.url, "reason": reason}
+        for node in prefill_nodes
+        for other in decode_nodes
+        if (reason := unpairable_because(node, other))
     ]
-    reasons = [] if takers else ["no decode node is ready"]
-    if needs_prefill and not makers:
+    reasons = [] if decode_nodes else ["no decode node is ready"]
+    if needs_prefill and not prefill_nodes:
         reasons.append("no prefill node is ready")
-    elif needs_prefill and takers and len(unpairable) == len(makers) * len(takers):
+    elif needs_prefill and decode_nodes and len(unpairable) == len(prefill_nodes) * len(decode_nodes):
         reasons.append("no ready prefill node makes KV that a ready decode node can use")
     return {
         "ready": not reasons,

@@ -27,12 +27,12 @@ class Usable:
     decode: tuple[Node, ...]
     matching: tuple[Node, ...]  # decode nodes that may get KV from one of the prefill nodes
     until_s: float  # from then on some may be used that could not, or the other way round
-    _makers: dict[Pairing | None, tuple[Node, ...]] = field(default_factory=dict)
+    _prefill_by_pairing: dict[Pairing | None, tuple[Node, ...]] = field(default_factory=dict)
 
-    def makers_for(self, taker: Node) -> tuple[Node, ...]:
+    def prefill_for(self, decode_node: Node) -> tuple[Node, ...]:
         """Return the prefill nodes that may send KV to a decode node."""
-        if (found := self._makers.get(taker.pairing)) is None:
-            found = self._makers[taker.pairing] = tuple(that_fit(self.prefill, [taker]))
+        if (found := self._prefill_by_pairing.get(decode_node.pairing)) is None:
+            found = self._prefill_by_pairing[decode_node.pairing] = tuple(that_fit(self.prefill, [decode_node]))
         return found
 
 

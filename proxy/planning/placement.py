@@ -52,55 +52,62 @@ def estimate(node: Node, new_bytes: int) -> Estimate:
 
 
 def choose_placement(
-    maker: Choice,
-    taker: Choice,
+    chosen_prefill: Choice,
+    chosen_decode: Choice,
     targets: Targets,
     *,
     prompt_bytes: int,
     decode_may_compute: bool,
     prefill_may_decode: bool,
 ) -> Placement:
-    """Choose a way, without knowledge the first.
+    """Choose how a request is served; without measurements, by a pair.
 
     Args:
-        maker: the prefill node that would compute the prompt, and how much of that is new to it.
-        taker: the decode node, likewise.
+        chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
+        chosen_decode: the decode node, likewise.
         targets: what is aimed at.
         prompt_bytes: of the whole prompt; a prompt that is in a cache may take as long as another one of its length.
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
-    now_s = maker.node.clock()
-    alone_s, whole_s = (maker.node.prefill_time.predict_s(size, now_s) for size in (maker.new_bytes, prompt_bytes))
-    there_s = estimate(*maker).first_token_s
+    now_s = chosen_prefill.node.clock()
+    alone_s, whole_s = (
+        chosen_prefill.node.prefill_time.predict_s(size, now_s) for size in (chosen_prefill.new_bytes, prompt_bytes)
+    )
+    there_s = estimate(*chosen_prefill).first_token_s
     if alone_s is None or whole_s is None or there_s is None:
         return Placement.PAIR
     first_target_s = targets.first_token_s or _IDLE_FACTOR * whole_s
     late = there_s / first_target_s if first_target_s else 0.0
-    paired = max(late, _slowness(taker.node, taker.node, targets, 0.0, now_s))
+    paired = max(late, _slowness(chosen_decode.node, chosen_decode.node, targets, 0.0, now_s))
     if paired <= 1.0:
         return Placement.PAIR
     best, placement = paired * _BETTER, Placement.PAIR
-    if decode_may_compute and (on_decode := _on_decode(maker.node, taker, first_target_s, targets, now_s)) < best:
+    if (
+        decode_may_compute
+        and (on_decode := _on_decode(chosen_prefill.node, chosen_decode, first_target_s, targets, now_s)) < best
+    ):
         best, placement = on_decode, Placement.ON_DECODE
-    if prefill_may_decode and (maker.node.kv_usage or 0.0) <= _EMPTY:
-        on_prefill = max(late, _slowness(maker.node, taker.node, targets, alone_s, now_s))
+    if prefill_may_decode and (chosen_prefill.node.kv_usage or 0.0) <= _EMPTY:
+        on_prefill = max(late, _slowness(chosen_prefill.node, chosen_decode.node, targets, alone_s, now_s))
         if on_prefill < best:
             placement = Placement.ON_PREFILL
     return placement
 
 
-def _on_decode(maker: Node, taker: Choice, first_target_s: float, targets: Targets, now_s: float) -> float:
+def _on_decode(
+    chosen_prefill: Node, chosen_decode: Choice, first_target_s: float, targets: Targets, now_s: float
+) -> float:
     """Return how far that exceeds the targets; infinity if prompts would take more of the node's time than they may."""
-    node, measured = taker.node, taker.node.prefill_time
-    alone_s = measured.predict_s(taker.new_bytes, now_s)
+    node, measured = chosen_decode.node, chosen_decode.node.prefill_time
+    alone_s = measured.predict_s(chosen_decode.new_bytes, now_s)
     if alone_s is None:  # it has computed none lately: its time is taken for the prefill node's
-        measured = maker.prefill_time
-        alone_s = measured.predict_s(taker.new_bytes, now_s)
-    here_s = measured.predict_s(node.own_prompt_bytes + taker.new_bytes, now_s)
+        measured = chosen_prefill.prefill_time
+        alone_s = measured.predict_s(chosen_decode.new_bytes, now_s)
+    here_s = measured.predict_s(node.own_prompt_bytes + chosen_decode.new_bytes, now_s)
     if alone_s is None or here_s is None:
         return float("inf")
-    prompt_s = max(alone_s, measured.limit_s(taker.new_bytes))
+    prompt_s = max(alone_s, measured.limit_s(chosen_decode.new_bytes))
     has_streams = node.requests + node.others.requests > 0
     if has_streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
         return float("inf")

@@ -119,9 +119,9 @@ class Planner:
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._on_one_node(request, work, found, decode, reason)
-        makers = _that_can_answer(request, prefill, decode)
-        if makers and not request.start:
-            return _alone(self._prefill_router.choice(work, makers), ONE_TOKEN)
+        prefill_nodes = _that_can_answer(request, prefill, decode)
+        if prefill_nodes and not request.start:
+            return _alone(self._prefill_router.choice(work, prefill_nodes), ONE_TOKEN)
         matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
@@ -131,16 +131,20 @@ class Planner:
                 matching = that_fit(decode, prefill)
                 if not matching:
                     raise
-        taker = self._decode_router.preview(work, matching)
-        verdict = self._local_policy.decide(taker.new_bytes, taker.node)
+        chosen_decode = self._decode_router.preview(work, matching)
+        verdict = self._local_policy.decide(chosen_decode.new_bytes, chosen_decode.node)
         if verdict is Verdict.LOCAL:
-            self._decode_router.give(work, taker.node)
-            return _alone(taker, SHORT)
-        fitting = found.makers_for(taker.node) if prefill is found.prefill else that_fit(prefill, [taker.node])
+            self._decode_router.give(work, chosen_decode.node)
+            return _alone(chosen_decode, SHORT)
+        fitting = (
+            found.prefill_for(chosen_decode.node)
+            if prefill is found.prefill
+            else that_fit(prefill, [chosen_decode.node])
+        )
         if keep is not None or history.attempts or request.start or others_wait:
-            self._decode_router.give(work, taker.node)
-            return self._pair(work, fitting, taker.node, keep, label=verdict)
-        return self._place(request, work, taker, fitting, label=verdict)
+            self._decode_router.give(work, chosen_decode.node)
+            return self._pair(work, fitting, chosen_decode.node, keep, label=verdict)
+        return self._place(request, work, chosen_decode, fitting, label=verdict)
 
     def after(
         self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
@@ -165,42 +169,48 @@ class Planner:
         if request.start:
             starting = [node for node in others if node.starts_with_tokens]
             others = starting or (others if request.start_is_optional else [])
-        takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
+        decode_nodes = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
-            makers = self._fleet.usable_prefill(request.model, history, self._prefill_patience_s)
-            if matching := that_fit(takers, makers):
-                taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
-                return self._pair(work, that_fit(makers, [taker]), taker)
+            prefill_nodes = self._fleet.usable_prefill(request.model, history, self._prefill_patience_s)
+            if matching := that_fit(decode_nodes, prefill_nodes):
+                chosen_decode = self._decode_router.choose(work, matching) if decode_nodes is others else failed.decode
+                return self._pair(work, that_fit(prefill_nodes, [chosen_decode]), chosen_decode)
         if self._refuses:
             raise failure.error()
-        return self._local_planner.after(work, takers, others, failure)
+        return self._local_planner.after(work, decode_nodes, others, failure)
 
-    def _place(self, request: ClientRequest, work: Work, taker: Choice, makers: Sequence[Node], *, label: str) -> Plan:
+    def _place(
+        self, request: ClientRequest, work: Work, chosen_decode: Choice, prefill_nodes: Sequence[Node], *, label: str
+    ) -> Plan:
         """Choose the way of a request that has not failed yet."""
-        maker = self._prefill_router.preview(work, makers)
+        chosen_prefill = self._prefill_router.preview(work, prefill_nodes)
         placement = Placement.PAIR
         if self._targets is not None:
-            decode_may_compute = not self._refuses and self._local_policy.may_compute(taker.new_bytes, taker.node)
-            may_decode = request.endpoint in (CHAT, COMPLETIONS) and _sample_alike(maker.node, taker.node)
+            decode_may_compute = not self._refuses and self._local_policy.may_compute(
+                chosen_decode.new_bytes, chosen_decode.node
+            )
+            may_decode = request.endpoint in (CHAT, COMPLETIONS) and _sample_alike(
+                chosen_prefill.node, chosen_decode.node
+            )
             placement = choose_placement(
-                maker,
-                taker,
+                chosen_prefill,
+                chosen_decode,
                 self._targets,
                 prompt_bytes=work.prompt_bytes,
                 decode_may_compute=decode_may_compute,
                 prefill_may_decode=may_decode,
             )
         if placement is not Placement.ON_DECODE:
-            self._prefill_router.give(work, maker.node)
+            self._prefill_router.give(work, chosen_prefill.node)
         if placement is not Placement.ON_PREFILL:
-            self._decode_router.give(work, taker.node)
+            self._decode_router.give(work, chosen_decode.node)
         match placement:
             case Placement.ON_DECODE:
-                return _alone(taker, PREFILL_BUSY)
+                return _alone(chosen_decode, PREFILL_BUSY)
             case Placement.ON_PREFILL:
-                return _alone(maker, DECODE_SLOW)
+                return _alone(chosen_prefill, DECODE_SLOW)
             case Placement.PAIR:
-                return _paired(work, maker, taker.node, label)
+                return _paired(work, chosen_prefill, chosen_decode.node, label)
 
     def _on_one_node(
         self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str
@@ -236,19 +246,19 @@ class Planner:
             now_s=time.monotonic(),
         )
 
-    def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
+    def _other_decode(self, model: str, history: History, chosen_decode: Node) -> list[Node]:
         return usable(
             node
             for node in self._fleet.decode
-            if node.serves(model) and node is not taker and not history.has_lost(node)
+            if node.serves(model) and node is not chosen_decode and not history.has_lost(node)
         )
 
-    def _is_kept(self, taker: Node, others: Sequence[Node]) -> bool:
+    def _is_kept(self, chosen_decode: Node, others: Sequence[Node]) -> bool:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
-        if taker.draining or taker not in self._fleet.decode:
+        if chosen_decode.draining or chosen_decode not in self._fleet.decode:
             return False
         is_best = not any(other.probed is State.READY for other in others)
-        return taker.probed is State.READY or (taker.probed is State.SILENT and is_best)
+        return chosen_decode.probed is State.READY or (chosen_decode.probed is State.SILENT and is_best)
 
     def _without_prefill(
         self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
@@ -265,25 +275,35 @@ class Planner:
             return NO_PREFILL_READY if self._fleet.prefill else NO_PREFILL_CONFIGURED
         made = {node.fingerprint for node in prefill} - {None}
         used = {node.fingerprint for node in decode} - {None}
-        alike = any(compatible(maker, taker) for maker in made for taker in used if maker and taker)
+        alike = any(
+            compatible(chosen_prefill, chosen_decode)
+            for chosen_prefill in made
+            for chosen_decode in used
+            if chosen_prefill and chosen_decode
+        )
         return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
 
     def _pair(
-        self, work: Work, makers: Sequence[Node], taker: Node, keep: DisaggregatedPlan | None = None, label: str = ""
+        self,
+        work: Work,
+        prefill_nodes: Sequence[Node],
+        chosen_decode: Node,
+        keep: DisaggregatedPlan | None = None,
+        label: str = "",
     ) -> DisaggregatedPlan:
-        if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
+        if keep is not None and keep.prefill in prefill_nodes and keep.rank < keep.ranks:
             return DisaggregatedPlan(
-                decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
+                decode=chosen_decode, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
             )
-        return _paired(work, self._prefill_router.choice(work, makers), taker, label)
+        return _paired(work, self._prefill_router.choice(work, prefill_nodes), chosen_decode, label)
 
 
-def _paired(work: Work, maker: Choice, taker: Node, label: str) -> DisaggregatedPlan:
-    node, new_bytes = maker
+def _paired(work: Work, chosen_prefill: Choice, chosen_decode: Node, label: str) -> DisaggregatedPlan:
+    node, new_bytes = chosen_prefill
     assert node.info is not None
     rank = work.turn % len(node.info.control_addresses)
     return DisaggregatedPlan(
-        decode=taker, prefill=node, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
+        decode=chosen_decode, prefill=node, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
     )
 
 
@@ -293,10 +313,12 @@ def _alone(choice: Choice, reason: str) -> LocalPlan:
     return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
 
-def _sample_alike(maker: Node, taker: Node) -> bool:
+def _sample_alike(chosen_prefill: Node, chosen_decode: Node) -> bool:
     """Whether a prefill node's answers are a decode node's, as both have said."""
     return (
-        maker.info is not None and taker.info is not None and "" != maker.info.first_tokens == taker.info.first_tokens
+        chosen_prefill.info is not None
+        and chosen_decode.info is not None
+        and "" != chosen_prefill.info.first_tokens == chosen_decode.info.first_tokens
     )
 
 

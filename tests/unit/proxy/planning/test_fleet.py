@@ -86,7 +86,7 @@ def found(fleet: Fleet, model: str) -> object:
         usable = fleet.usable(model)
     except ProxyError as exc:
         return str(exc)
-    makers = [usable.makers_for(node) for node in usable.decode]
+    makers = [usable.prefill_for(node) for node in usable.decode]
     return usable.prefill, usable.decode, usable.matching, makers
 
 
