@@ -10,83 +10,59 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.measures.serving import is_good
 from baton.loadtest.run.loops import ask_each
 from baton.loadtest.traffic.made_up import Lengths
-from benchmarks.goodput.mixes import Kind, Prompts
+from benchmarks.goodput.mixes import Kind
 from benchmarks.harness import BenchError
 
 TTFT_TIMES: Final = 5.0
 TPOT_TIMES: Final = 3.0
 PROMPT_TOKENS: Final = (48, 300, 1000, 2000, 3000)
-_ANSWER_TOKENS: Final = 16
-_SAMPLES: Final = 3
 _STREAMS: Final = 8  # that decode at once where the work of a token is measured
-
-
-class IdlePoint(NamedTuple):
-    """Of prompts of one length that have a server for themselves: medians."""
-
-    tokens: int
-    ttft_s: float
-    tpot_s: float
 
 
 class Idle(NamedTuple):
     """One plain server."""
 
-    points: Sequence[IdlePoint]  # by length
+    points: Sequence[tuple[int, float, float]]  # tokens of a prompt, TTFT, TPOT; medians, by length
     token_s: float  # work of one output token among `_STREAMS` streams
 
-    def ttft_s(self, tokens: float) -> float:
-        return self._at(tokens).ttft_s
-
-    def tpot_s(self, tokens: float) -> float:
-        return self._at(tokens).tpot_s
-
-    def _at(self, tokens: float) -> IdlePoint:
-        """Return the point at a length: on the line between its neighbours, beyond the ends the last one."""
-        at = bisect_left(self.points, tokens, key=lambda point: point.tokens)
+    def times_s(self, tokens: float) -> tuple[float, float]:
+        """Return TTFT and TPOT: on the line between the neighbours in length, beyond the ends those of the end."""
+        at = bisect_left(self.points, tokens, key=lambda point: point[0])
         low, high = self.points[max(at - 1, 0)], self.points[min(at, len(self.points) - 1)]
-        share = (tokens - low.tokens) / (high.tokens - low.tokens) if low is not high else 0.0
-        between = (one + (other - one) * share for one, other in zip(low[1:], high[1:], strict=True))
-        return IdlePoint(round(tokens), *between)
+        share = (tokens - low[0]) / (high[0] - low[0]) if low is not high else 0.0
+        return low[1] + (high[1] - low[1]) * share, low[2] + (high[2] - low[2]) * share
+
+    def cost_s(self, kind: Kind) -> float:
+        """Return the mean work of a request if the prefix cache has all earlier turns."""
+        prompt, answer = kind.lengths.input_tokens, kind.lengths.output_tokens
+        return self.times_s(prompt + (answer if kind.turns > 1 else 0))[0] + self.token_s * answer
 
 
 def meets_slos(record: Record, idle: Idle) -> bool:
     """Whether a request was answered whole, its first token and the later ones in time."""
-    tokens = record.input_tokens
-    limits_s = {"ttft": TTFT_TIMES * idle.ttft_s(tokens), "tpot": TPOT_TIMES * idle.tpot_s(tokens)}
-    return record.ok and is_good(record, {name: limit_s * 1000 for name, limit_s in limits_s.items()})
+    ttft_s, tpot_s = idle.times_s(record.input_tokens)
+    slos_ms = {"ttft": TTFT_TIMES * ttft_s * 1000, "tpot": TPOT_TIMES * tpot_s * 1000}
+    return record.ok and is_good(record, slos_ms)
 
 
 async def measure_idle(exchange: Exchange, seed: int) -> Idle:
     """Ask an idle server. Raises `BenchError`: a request failed."""
-    await ask_prompts(exchange, "first", max(PROMPT_TOKENS), 2, seed=seed)  # first passes are slow
+    await ask_prompts(exchange, Kind("first", Lengths(input_tokens=PROMPT_TOKENS[-1], output_tokens=4)), 2, seed=seed)
     points = []
     for tokens in PROMPT_TOKENS:
-        alone = await ask_prompts(exchange, "alone", tokens, _SAMPLES, seed=seed)
-        points.append(
-            IdlePoint(tokens, *(median(s for r in alone for s in r.latencies_s(n)) for n in ("ttft", "tpot")))
-        )
-    beside = await ask_prompts(exchange, "beside", PROMPT_TOKENS[0], _STREAMS, at_once=_STREAMS, output=48, seed=seed)
-    return Idle(points, median(gap_s for record in beside for gap_s in record.itls_s) / _STREAMS)
+        kind = Kind(f"alone/{tokens}", Lengths(input_tokens=tokens, output_tokens=16))
+        alone = await ask_prompts(exchange, kind, 3, seed=seed)
+        ttft_s, tpot_s = (median(s for one in alone for s in one.latencies_s(name)) for name in ("ttft", "tpot"))
+        points.append((tokens, ttft_s, tpot_s))
+    streams = Kind("streams", Lengths(input_tokens=PROMPT_TOKENS[0], output_tokens=48))
+    beside = await ask_prompts(exchange, streams, _STREAMS, at_once=_STREAMS, seed=seed)
+    return Idle(points, median(gap_s for one in beside for gap_s in one.itls_s) / _STREAMS)
 
 
-async def ask_prompts(
-    exchange: Exchange,
-    name: str,
-    tokens: int,
-    requests: int,
-    *,
-    seed: int,
-    at_once: int = 1,
-    output: int = _ANSWER_TOKENS,
-    spread: float = 0.0,
-) -> list[Record]:
-    """Ask prompts that come nowhere else. Raises `BenchError`: one failed."""
-    lengths = Lengths(input_tokens=tokens, output_tokens=output, spread=spread)
-    source = Prompts(Kind(f"{name}/{tokens}", lengths), seed)
-    asks = ((index, next(source.script(index))) for index in range(requests))
+async def ask_prompts(exchange: Exchange, kind: Kind, requests: int, *, at_once: int = 1, seed: int) -> list[Record]:
+    """Ask first turns of a kind. Raises `BenchError`: one failed."""
+    asks = ((index, kind.asks(seed, index)[0]) for index in range(requests))
     records = [answered.record for answered in (await ask_each(exchange, asks, at_once)).values()]
-    for record in records:
-        if not record.ok:
-            raise BenchError(f"a prompt of {record.input_tokens} tokens failed: {record.error} {record.detail}")
+    if wrong := [record for record in records if not record.ok]:
+        raise BenchError(f"a prompt of {wrong[0].input_tokens} tokens failed: {wrong[0].error} {wrong[0].detail}")
     return records
