@@ -87,7 +87,8 @@ def plan_traffic(
     begun: list[tuple[float, list[Ask]]] = []
     for number, part in enumerate(parts):
         rate_per_s = part.share * load / cost_s(part.kind) / part.kind.turns
-        due_s = arrivals(round(rate_per_s * seconds), rate_per_s, seed=seed * len(parts) + number)
+        count = round(rate_per_s * seconds)
+        due_s = arrivals(count, count / seconds, seed=seed * len(parts) + number)
         begun += [(at_s, part.kind.asks(seed, index)) for index, at_s in enumerate(due_s) if part.is_on(at_s)]
     begun.sort(key=lambda each: each[0])
     return Traffic([at_s for at_s, _ in begun], [asks for _, asks in begun])
