@@ -100,15 +100,9 @@ def test_a_proxy_tells_plans_and_predictions() -> None:
 
 def test_the_table_counts_what_was_not_answered() -> None:
     """Four requests were to be sent, three have records, one of those failed."""
-    records = [record(), record(), failed(TIMEOUT)]
-    named = {
-        "mix": "chat",
-        "setup": "baton",
-        "plans": {"local prefill_busy": 1, "disaggregated": 3},
-        "records": records,
-    }
+    named = {"mix": "chat", "setup": "baton", "plans": {"local prefill_busy": 1, "disaggregated": 3}}
     counted = {"seconds": 10.0, "requests": 4, "good": 1, "prediction_ratio": None, "other_cores": 0.0}
-    one = msgspec.convert({**named, **counted}, Measured, from_attributes=True)
+    one = msgspec.convert({**named, **counted, "records": [record(), record(), failed(TIMEOUT)]}, Measured)
 
     (line,) = goodput_table([one]).rows
     assert "; ".join(line[:-1]) == "chat; baton; 4; 2; 25.0%; 0.10; 100.00; 100.00; 20.00; –; 0.00"
