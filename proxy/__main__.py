@@ -35,6 +35,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--decode", dest="proxy.decode", nargs="*", metavar="URL", help="decode nodes")
     parser.add_argument("--when-no-prefill", dest="proxy.when_no_prefill", choices=("decode_local", "refuse"))
+    parser.add_argument("--placement", dest="proxy.placement", choices=("by_cost", "pairs"))
     parser.add_argument("--log-level", dest="proxy.log_level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", dest="proxy.log_format", choices=("text", "json"))
     parser.add_argument("--access-log", dest="proxy.access_log", choices=("off", "errors", "all"), help="of requests")

@@ -14,6 +14,7 @@ from typing import Final, Self
 from baton.contracts.secret import generate_secret
 from baton.loadtest.plan.simulate import Shape
 from benchmarks.harness import MODEL, QUIET, BenchError
+from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 from benchmarks.overlap.processes import Place, Processes, free_port
 from benchmarks.usage import descendants
 
@@ -98,6 +99,7 @@ class CpuQuota:
 KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
 CORES: Final = 2
+PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +114,20 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(self, processes: Processes, folder: Path, *, cores: float, prefix: str = "") -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        folder: Path,
+        *,
+        cores: float,
+        prefix: str = "",
+        network: Network | None = None,
+        prefix_cache: bool = False,  # the same prompts come in every run
+    ) -> None:
         """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
         self._prefix = prefix
+        self._network = network
+        self._node_flags = () if prefix_cache else ("--no-enable-prefix-caching",)
         self._processes = processes
         self._folder = folder
         self._cores = cores
@@ -124,23 +137,18 @@ class Rig:
         self._groups: list[CpuQuota] = []
         self._started = 0
 
-    async def start(self, shape: Shape) -> Running:
-        """Start a shape. Nodes start at full speed; the quota begins once they serve."""
+    async def start(self, shape: Shape, proxy_words: Sequence[str] = PAIRS) -> Running:
+        """Start a shape; `proxy_words`: flags of the proxy, and settings as BATON_…=….
+
+        Nodes start at full speed; the quota begins once they serve.
+        """
         self.stop()
         prefill = [await self._node("prefill", at % CORES) for at in range(shape.prefill)]
         decode = [await self._node("decode", (shape.prefill + at) % CORES) for at in range(shape.decode)]
-        flags = (
-            "--when-no-prefill",
-            "refuse",
-            "--placement",
-            "pairs",
-            *self._secret,
-            "--prefill",
-            *prefill,
-            "--decode",
-            *decode,
-        )
-        url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env={})
+        env = dict(word.split("=", 1) for word in proxy_words if word.startswith("BATON_"))
+        given = (word for word in proxy_words if not word.startswith("BATON_"))
+        flags = (*given, *self._secret, *(["--prefill", *prefill] if prefill else []), "--decode", *decode)
+        url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env=env)
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 
     def stop(self) -> None:
@@ -154,17 +162,27 @@ class Rig:
 
     async def _node(self, role: str, core: int) -> str:
         name, port = self._name(role), free_port()
-        argv = ["--model", str(MODEL), "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
+        place, http_host = self._place(core)
+        argv = ["--model", str(MODEL), "--port", str(port), *self._secret, *QUIET, *self._node_flags]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
-        argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
+        if place.data_host:  # HTTP and control come over two links
+            argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # namespaces
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
-        target, place = f"baton.{role}_node.__main__:main", Place(core=core)
-        url = await self._processes.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
+        target = f"baton.{role}_node.__main__:main"
+        url = await self._processes.serve(name, target, argv, place, f"http://{http_host}:{port}")
         group = CpuQuota(f"baton-{name}", self._cores)
         self._quotas.enter_context(group).add(self._processes.pid(name))
         self._groups.append(group)
         return url
+
+    def _place(self, core: int) -> tuple[Place, str]:
+        """Return where the node of a core runs, and where the client reaches it."""
+        if self._network is None:
+            return Place(core=core), "127.0.0.1"
+        if core:
+            return Place(core=core, netns=self._network.decode, data_host=DECODE_DATA), DECODE_HTTP
+        return Place(core=core, netns=self._network.prefill, data_host=PREFILL_DATA), PREFILL_HTTP
 
     def _name(self, role: str) -> str:
         self._started += 1

@@ -1,0 +1,72 @@
+"""From records and a proxy's metrics to a table. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton.loadtest.measures.record import Record
+from baton.loadtest.measures.serving import serving
+from baton.loadtest.report.tables import Table, milliseconds
+from benchmarks.goodput.idle import TPOT_TIMES, TTFT_TIMES
+
+_PLANS, _RATIO_BUCKETS = "baton_decisions_total", "baton_prefill_prediction_ratio_bucket"
+
+
+def count_plans(metrics: bytes) -> tuple[Counter[str], Counter[float]]:
+    """Return plans by path and reason, and of all first tokens how many took at most which multiple of the predicted time."""
+    plans, ratios = Counter[str](), Counter[float]()
+    for family in text_string_to_metric_families(metrics.decode()):
+        for sample in family.samples:
+            if sample.name == _PLANS:
+                plans[f"{sample.labels['path']} {sample.labels['reason']}".strip()] += int(sample.value)
+            elif sample.name == _RATIO_BUCKETS:
+                ratios[float(sample.labels["le"])] += int(sample.value)
+    return plans, ratios
+
+
+def median_of_buckets(buckets: Mapping[float, int]) -> float | None:
+    """Return the median by a histogram's buckets, as Prometheus estimates it; None: nothing was observed."""
+    low = below = 0.0
+    half = max(buckets.values(), default=0) / 2
+    for high, count in sorted(buckets.items()):
+        if count >= half > 0:
+            return low if high == float("inf") else low + (high - low) * (half - below) / (count - below)
+        low, below = high, float(count)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One setup under one mix."""
+
+    mix: str
+    setup: str
+    seconds: float  # in which conversations began
+    requests: int  # that were to be sent
+    good: int  # that met the SLOs
+    plans: Mapping[str, int]
+    prediction_ratio: float | None  # first token seen ÷ predicted, median
+    other_cores: float  # that processes of others used
+    records: Sequence[Record]  # a request that was not sent, or not over at the end, has none
+
+
+def goodput_table(found: Sequence[Measured]) -> Table:
+    headings = (
+        *("mix", "setup", "requests", "failed", "goodput", "requests/s in SLOs", "P50 TTFT (ms)", "P99 TTFT (ms)"),
+        *("P99 ITL (ms)", "first token seen ÷ predicted", "cores others used", "plans"),
+    )
+    note = f"SLOs: TTFT of {TTFT_TIMES:g} times, TPOT of {TPOT_TIMES:g} times that of an idle plain server."
+    return Table("Goodput", headings, list(map(_line, found)), note)
+
+
+def _line(one: Measured) -> tuple[str, ...]:
+    served, plans, ratio = serving(one.records, one.seconds, {}), Counter(one.plans), one.prediction_ratio
+    return (
+        *(one.mix, one.setup, str(one.requests), str(one.requests - served.completed)),
+        *(f"{one.good / one.requests:.1%}", f"{one.good / one.seconds:.2f}"),
+        *(milliseconds(served.ttft.median, served.ttft), milliseconds(served.ttft.p99, served.ttft)),
+        *(milliseconds(served.itl.p99, served.itl), "–" if ratio is None else f"{ratio:.2f}"),
+        *(f"{one.other_cores:.2f}", ", ".join(f"{n / plans.total():.0%} {name}" for name, n in plans.most_common())),
+    )
