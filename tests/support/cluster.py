@@ -95,7 +95,13 @@ async def cluster(
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
     urls = {role: (*own, *(also or {}).get(role, ())) for role, own in urls.items()}
-    defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 20.0, "request_timeout_s": 20.0, **urls}
+    defaults = {
+        "probe_interval_s": 0.05,
+        "probe_timeout_s": 20.0,
+        "connect_timeout_s": 20.0,
+        "request_timeout_s": 20.0,
+        **urls,
+    }
     config = BatonConfig(
         proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
     )
@@ -105,7 +111,9 @@ async def cluster(
                 create_app(config, SECRET, AdminToken(admin_token) if admin_token else None),
                 http=protocol(config.proxy),
             ) as url,
-            httpx.AsyncClient(base_url=url, timeout=10) as http,
+            httpx.AsyncClient(
+                base_url=url, timeout=60
+            ) as http,  # more than the proxy gives a request: its answer counts
         ):
             running = Cluster(url, makers, takers, http, fabric)
             if ready:

@@ -57,7 +57,10 @@ async def until_used(node: FakeVllm) -> None:
 
 async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
     """A node of each role is added before it listens, one drained and stopped, one removed and stopped: every answer is whole."""
-    async with cluster(prefill=2, decode=2, transfer_timeout_s=60.0) as running, AsyncExitStack() as stack:
+    async with (
+        cluster(prefill=2, decode=2, transfer_timeout_s=60.0, request_timeout_s=60.0) as running,
+        AsyncExitStack() as stack,
+    ):
         for node in (*running.prefill, *running.decode):
             node.token_delay_s = 0.01
         roles: tuple[Role, ...] = ("prefill", "decode")
