@@ -83,7 +83,6 @@ class NodeMiddleware:
         self._cancel_api = CancelApi(gate, self._connector)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
-        self._starts = False  # requests with tokens, as far as is known
         self._openapi = OpenApiBuilder()
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
@@ -153,14 +152,14 @@ class NodeMiddleware:
 
     async def _start_objection(self) -> str:
         """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""
-        if self._starts:  # that does not change
+        if self._api.starts_with_tokens:  # a proxy sends tokens after it has read that here
             return ""
         try:
             snapshots = await self._connector.both()
         except NoAnswerError as exc:
             return f"whether this node starts requests with tokens is not known: {exc}"
-        self._starts = bool(snapshots.scheduler.get("first_tokens"))
-        return "" if self._starts else "this node does not start requests with tokens"
+        self._api.starts_with_tokens = bool(snapshots.scheduler.get("first_tokens"))
+        return "" if self._api.starts_with_tokens else "this node does not start requests with tokens"
 
     async def _held_prompts(self) -> int:
         """How many finished prompts wait until their pushes have ended."""

@@ -70,6 +70,7 @@ class NodeApi:
         self._load = load
         self._versions = versions()
         self._last: _Known | None = None  # what a connector that was ready said last
+        self.starts_with_tokens = False  # whether the connector has ever said that requests can; that does not change
 
     async def answer(self, scope: Scope, send: Send) -> None:
         if not await self._gate.lets_in(scope, send):
@@ -101,6 +102,7 @@ class NodeApi:
             return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
         known = _Known(worker, addresses, snapshots.scheduler.get("first_tokens", ""))
+        self.starts_with_tokens = self.starts_with_tokens or bool(known.first_tokens)
         is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
         self._last = known if is_ready else None
         return self._info(engine, "ready" if is_ready else "starting", known)

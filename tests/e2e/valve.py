@@ -41,10 +41,12 @@ class Valve:
     def _serve(self, near: socket.socket) -> None:
         """Pass on what comes from the proxy."""
         with suppress(OSError), near, socket.create_connection(self._target) as far:
-            threading.Thread(target=self._pump, args=(far, near), daemon=True).start()
+            swallowed = threading.Event()
+            threading.Thread(target=self._pump, args=(far, near, swallowed), daemon=True).start()
             while data := near.recv(CHUNK_BYTES):
                 self.whole.wait()
                 if self.shut and data.startswith(b"POST"):
+                    swallowed.set()
                     self.swallowed += 1
                     while near.recv(CHUNK_BYTES):
                         pass
@@ -52,7 +54,7 @@ class Valve:
                 far.sendall(data)
             far.shutdown(socket.SHUT_RDWR)
 
-    def _pump(self, far: socket.socket, near: socket.socket) -> None:
+    def _pump(self, far: socket.socket, near: socket.socket, swallowed: threading.Event) -> None:
         """Pass on what comes from the node, until either end closes."""
         with suppress(OSError):
             try:
@@ -60,4 +62,5 @@ class Valve:
                     self.whole.wait()
                     near.sendall(data)
             finally:  # also where a node that was killed has reset the connection
-                near.shutdown(socket.SHUT_RDWR)
+                if not swallowed.is_set():  # the node sees an idle connection, and closes it after 5 s
+                    near.shutdown(socket.SHUT_RDWR)

@@ -98,8 +98,9 @@ async def cluster(
     defaults = {
         "probe_interval_s": 0.05,
         "probe_timeout_s": 20.0,
-        "request_timeout_s": 20.0,
+        "connect_timeout_s": 20.0,
         "placement": "pairs",
+        "request_timeout_s": 20.0,
         **urls,
     }
     config = BatonConfig(
@@ -111,7 +112,9 @@ async def cluster(
                 create_app(config, SECRET, AdminToken(admin_token) if admin_token else None),
                 http=protocol(config.proxy),
             ) as url,
-            httpx.AsyncClient(base_url=url, timeout=10) as http,
+            httpx.AsyncClient(
+                base_url=url, timeout=60
+            ) as http,  # more than the proxy gives a request: its answer counts
         ):
             running = Cluster(url, makers, takers, http, fabric)
             if ready:

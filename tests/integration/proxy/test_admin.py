@@ -256,11 +256,14 @@ async def test_a_name_with_several_addresses_stands_for_several_nodes(
 async def test_the_state_says_how_the_proxy_is_set_and_doing() -> None:
     """Version, settings without secrets, requests in flight, what may still be repeated, and for how long it runs."""
     async with cluster(max_requests=77, retry_burst=9, decode=1) as running:
-        running.decode[0].may_answer.clear()
+        nodes = (*running.prefill, *running.decode)
+        for node in nodes:
+            node.may_answer.clear()
         asked = asyncio.create_task(running.complete())
-        await until_true(lambda: running.decode[0].seen)
+        await until_true(lambda: all(node.seen for node in nodes))
         state = (await running.admin("GET", "/admin/state")).json()
-        running.decode[0].may_answer.set()
+        for node in nodes:
+            node.may_answer.set()
         await asked
 
     [worker] = state["workers"]

@@ -13,6 +13,7 @@ from tests.integration.proxy.test_workers import proxy
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
 from tests.support.dashboard import tell_transfers
 from tests.support.fake_vllm import FakeVllm
+from tests.support.proxy_process import PATIENCE_S
 
 FEED = "/dashboard/api/feed"
 TRANSFER = "/dashboard/api/transfers/" + "ab" * 16
@@ -20,8 +21,9 @@ TRANSFER = "/dashboard/api/transfers/" + "ab" * 16
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is made anew."""
+    """Each look gets a new answer, and nodes that are slow to answer are waited for."""
     monkeypatch.setattr(dashboard, "FRESH_S", 0.0)
+    monkeypatch.setattr(asking, "TIMEOUT_S", 20.0)
 
 
 async def look(running: Cluster) -> dict[str, Any]:
@@ -247,10 +249,21 @@ async def test_many_who_look_share_one_look(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_several_workers_are_one_view(tmp_path: Path) -> None:
     """Whichever of them is asked shows the requests of all."""
     async with proxy(tmp_path, workers=2) as running:
-        await running.ask("GET", FEED)
-        got = await asyncio.gather(*(running.complete(stream=True) for _ in range(12)))
-        await asyncio.sleep(0.6)  # an answer is good for half a second
-        seen = [(await running.ask("GET", FEED)).json() for _ in range(4)]
+        seen: list[dict[str, Any]] = []
+
+        async def are_seen(requests: int, views: int) -> bool:
+            """Look, as often as a page may and nothing is forgotten; a worker that is late to tell is asked again."""
+            await asyncio.sleep(0.05)
+            view = (await running.ask("GET", FEED)).json()
+            if view["workers"]["answering"] == 2 and len(view["requests"]["recent"]) == requests:
+                seen.append(view)
+            return len(seen) >= views
+
+        await until_true(lambda: are_seen(0, views=1), timeout_s=PATIENCE_S)  # both watch from here on
+        seen.clear()
+        asked = [asyncio.create_task(running.complete(stream=True)) for _ in range(12)]
+        await until_true(lambda: are_seen(12, views=4), timeout_s=PATIENCE_S)
+        got = await asyncio.gather(*asked)
 
     assert {each.status_code for each in got} == {200}
     assert {each.headers["x-request-id"] for each in got} == {

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from baton.contracts.http import TRANSFERS_PATH
+from baton.proxy.dashboard import asking, recorder
 from tests.support.accessible import axe_source, nameless, violations
 from tests.support.browser import Browser, Scheme, Tab
 from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, until_true
@@ -20,6 +21,13 @@ SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 1360), ("l
 DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
 MANY: Final = 300
 EVIL: Final = "<b/class='evil'>x</b><img/src='x'/onerror='document.title=1'>"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is forgotten while a page is loaded, and nodes that are slow to answer are waited for."""
+    monkeypatch.setattr(recorder, "LOOK_S", 180.0)
+    monkeypatch.setattr(asking, "TIMEOUT_S", 20.0)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,12 +15,22 @@ from tests.support.proxy_process import proxy_process
 LIMIT = 160
 
 
-async def ask(port: int, prompt: str = "x") -> tuple[int, bytes]:
-    """Ask on a connection of its own; return the status and the whole answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+def request_of(prompt: str) -> bytes:
     body = json.dumps({**COMPLETION, "prompt": prompt}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-    writer.write(head + body)
+    return head + body
+
+
+SHORT, LONG = request_of("x"), request_of("x" * 2_000_000)
+
+
+async def ask(port: int, request: bytes = SHORT) -> tuple[int, bytes]:
+    """Ask on a connection of its own; return the status and the whole answer."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.setblocking(False)
+    sent = sock.send(request)  # at once: a proxy that lacks files closes a connection that has no request for 1 s
+    reader, writer = await asyncio.open_connection(sock=sock)
+    writer.write(request[sent:])
     got = await reader.read()
     writer.close()
     await writer.wait_closed()
@@ -34,8 +45,8 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
     most = budget(LIMIT, members=2).to_nodes // 2
     async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):
         running.decode[0].may_answer.clear()
-        prompts = ["x" * 2_000_000 if turn % 8 == 0 else "x" for turn in range(10 * most)]
-        asked = [asyncio.create_task(ask(running.port, prompt)) for prompt in prompts]
+        requests = [LONG if turn % (2 * most) == 0 else SHORT for turn in range(10 * most)]
+        asked = [asyncio.create_task(ask(running.port, request)) for request in requests]
         await until_true(lambda: sum(each.done() for each in asked) == 9 * most, timeout_s=30)
         running.decode[0].may_answer.set()
         got = await asyncio.gather(*asked)

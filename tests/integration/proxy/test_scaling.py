@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
@@ -57,11 +57,16 @@ async def until_used(node: FakeVllm) -> None:
 
 async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
     """A node of each role is added before it listens, one drained and stopped, one removed and stopped: every answer is whole."""
-    async with cluster(prefill=2, decode=2, transfer_timeout_s=60.0) as running:
+    async with (
+        cluster(prefill=2, decode=2, transfer_timeout_s=60.0, request_timeout_s=60.0) as running,
+        AsyncExitStack() as stack,
+    ):
         for node in (*running.prefill, *running.decode):
             node.token_delay_s = 0.01
         roles: tuple[Role, ...] = ("prefill", "decode")
         added = [FakeVllm(role, running.fabric) for role in roles]
+        for node in added:
+            stack.push_async_callback(node.stop)  # what listens on after a failure fails a later test
         async with load_on(running) as found:
             await more_of(found)
             for node in added:
@@ -83,7 +88,6 @@ async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
                 await removed.stop()
                 await more_of(found)
         metrics = (await running.http.get("/metrics")).text
-        await asyncio.gather(*(node.stop() for node in added))
 
     assert {each.status_code for each in found} == {200}
     assert all(each.content.endswith(b"data: [DONE]\n\n") for each in found)

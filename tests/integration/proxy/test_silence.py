@@ -15,12 +15,16 @@ CLIENTS = 8
 
 async def until_known(running: Cluster, node: FakeVllm, state: str) -> None:
     """Wait until the proxy says this of a node."""
+    nodes: list[dict[str, str]] = []
 
     async def is_known() -> bool:
-        nodes = (await running.http.get("/ready")).json()["nodes"]
+        nodes[:] = (await running.http.get("/ready")).json()["nodes"]
         return any((each["url"], each["state"]) == (node.url, state) for each in nodes)
 
-    await until_true(is_known)
+    try:
+        await until_true(is_known)
+    except AssertionError as exc:
+        raise AssertionError(f"{node.url} was not {state} in time, but {nodes}") from exc
 
 
 @contextmanager
@@ -43,12 +47,12 @@ def process_stopped(node: FakeVllm) -> Iterator[None]:
     node.late_probes = 0
 
 
-@pytest.mark.parametrize("stopped", [engine_stopped, process_stopped])
+@pytest.mark.parametrize(("stopped", "probe_timeout_s"), [(engine_stopped, 20.0), (process_stopped, 0.2)])
 async def test_requests_wait_for_the_only_decode_node(
-    stopped: Callable[[FakeVllm], AbstractContextManager[None]],
+    stopped: Callable[[FakeVllm], AbstractContextManager[None]], probe_timeout_s: float
 ) -> None:
     """However long it is silent, within their own time; the proxy stays ready, and says what it waits for."""
-    async with cluster(probe_timeout_s=0.2) as running:
+    async with cluster(probe_timeout_s=probe_timeout_s) as running:
         node = running.decode[0]
         with stopped(node):
             before = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from baton.contracts.http import (
     CANCEL_PATH,
     METRICS_PATH,
+    NODE_PATH,
     PATH_HEADER,
     PROBE_PATH,
     REASON_HEADER,
@@ -136,6 +137,35 @@ async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     assert exchange.status == status
     assert len(app.scopes) == (status == 200)
     assert status != 200 or exchange.headers[PATH_HEADER] == "local"
+
+
+@pytest.mark.usefixtures("outcomes")
+async def test_a_node_that_has_told_a_proxy_that_it_starts_with_tokens_asks_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connector that is too busy to answer costs no resumed stream."""
+    worker: dict[str, Any] = {
+        "incarnation": "0",
+        "fingerprint": None,
+        "regions": [],
+        "num_blocks": 9,
+        "layer_sync": "event",
+    }
+    answers = [Snapshots({"first_tokens": "3-d"}, worker)]
+
+    async def both(_client: ConnectorClient) -> Snapshots:
+        if not answers:
+            raise ConnectorSilentError("it does not answer")
+        return answers.pop()
+
+    monkeypatch.setattr(ConnectorClient, "both", both)
+    node = gate(Recorder())
+    probe = http("GET", NODE_PATH, [("Authorization", f"Bearer {SECRET.node_token()}")])
+    probe["app"] = None
+    told = await Exchange(probe).run(node)
+    resumed = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=((5, 6),)))).run(node)
+
+    assert (told.status, resumed.status) == (200, 200)
 
 
 @pytest.mark.usefixtures("outcomes")
