@@ -12,7 +12,7 @@ from baton.deploy import health_command, secret_command
 from baton.deploy.cli import main
 from baton.proxy.admin.token import read_admin_token
 from tests.support.ports import free_port
-from tests.unit.deploy.processes import answering
+from tests.support.processes import answering
 
 
 class _Part(BaseHTTPRequestHandler):
