@@ -39,8 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(slots=True)
 class Read:
-    """What a client reads from a stream."""
-
     text: str = ""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -76,7 +74,6 @@ class Read:
                 self.ends.append(choice["finish_reason"])
 
     def difference(self, other: "Read") -> str:
-        """Name what differs."""
         for name in ("text", "ids", "offsets", "roles", "ends", "usage"):
             if getattr(self, name) != getattr(other, name):
                 return f"{name}: {getattr(self, name)!r}, not {getattr(other, name)!r}"
@@ -100,7 +97,6 @@ def request_for(trio: Trio, number: int) -> tuple[str, dict[str, Any]]:
 
 
 async def read(client: httpx.AsyncClient, url: str, path: str, body: dict[str, Any], into: Read) -> None:
-    """Read one stream to its end."""
     async with client.stream("POST", url + path, json=body) as response:
         assert response.status_code == 200, await response.aread()
         into.path = response.headers.get(PATH_HEADER, "")

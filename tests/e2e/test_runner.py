@@ -44,7 +44,6 @@ ASKED: Mapping[str, dict[str, Any]] = {
 
 
 def answer(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask; return the answers."""
     found: list[dict[str, Any]] = server.ask("/v1/completions", body).json()["choices"]
     return found
 
@@ -110,7 +109,6 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def wanted(trio: Trio, prompts: list[list[int]]) -> dict[str, list[dict[str, Any]]]:
-    """What plain vLLM answers."""
     return answers(trio.plain, trio.model, prompts)
 
 

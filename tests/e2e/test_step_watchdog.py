@@ -58,7 +58,6 @@ class Node:
         whole.rename(self._order)
 
     def wait_planted(self) -> None:
-        """Wait until a step sleeps."""
         deadline, taken = time.monotonic() + PATIENCE_S, self._order.with_suffix(".taken")
         while not taken.exists():
             assert time.monotonic() < deadline, self.server.tail()

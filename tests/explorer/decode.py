@@ -100,7 +100,6 @@ class DecodeSide:
             yield "flip", name
 
     def apply(self, event: Event) -> list[Submitted]:
-        """Let one event happen."""
         name, *arguments = event
         getattr(self, f"_on_{name}")(*arguments)
         self._make_engines()
@@ -286,7 +285,6 @@ class DecodeSide:
     # --- for local.py --------------------------------------------------------------------------------------------
 
     def sessions(self) -> dict[int, Any]:
-        """Sessions by the incarnation of the peer."""
         return {session.peer: session for session in self.machine.sessions.values()}
 
     def peers(self) -> frozenset[int | str]:
@@ -298,7 +296,6 @@ class DecodeSide:
         return tuple(name for name, wanted in self.wanted.items() if wanted.stage != "new")
 
     def asks(self) -> frozenset[str]:
-        """Flows that this process has asked for."""
         names = [name for name in self.asked() if name not in self.skip]
         return frozenset(self.scene.flow(name, peer, self.place) for name in names for peer in self.scene.prefill)
 

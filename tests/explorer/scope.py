@@ -39,8 +39,6 @@ def label(where: str, what: str, *arguments: Any) -> Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is played."""
-
     transfers: int = 1
     prefill_ranks: int = 1  # of the prefill node; a decode rank takes a part of its KV from each
     decode_ranks: int = 1  # of the decode node; a prefill rank has something for each
@@ -64,7 +62,6 @@ class Scene:
 
     @property
     def prefill(self) -> tuple[str, ...]:
-        """Places of the prefill ranks."""
         return ("P", "P1")[: self.prefill_ranks]
 
     @property

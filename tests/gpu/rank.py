@@ -40,8 +40,6 @@ class Submit(NamedTuple):
 
 
 class _Call:
-    """A push call."""
-
     def __init__(self, device: Device, due_s: float, read: Any) -> None:
         self._device, self._due_s, self._read = device, due_s, read
 

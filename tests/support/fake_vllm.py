@@ -95,8 +95,6 @@ class _Protocol(HttpToolsProtocol):
 
 
 class FakeVllm:
-    """One node."""
-
     def __init__(
         self,
         role: Literal["prefill", "decode"],
@@ -165,7 +163,6 @@ class FakeVllm:
         self.info = msgspec.structs.replace(self.info, **changes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}

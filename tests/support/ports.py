@@ -28,7 +28,6 @@ def free_port(in_a_row: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on it."""
     with suppress(OSError), socket.create_server(("127.0.0.1", port)):
         return True
     return False

@@ -62,7 +62,6 @@ class Link:
         self.name = {space: f"baton-link-{os.getpid()}-{space}" for space in SPACES}
 
     def make(self) -> None:
-        """Make them; the link works."""
         for space in SPACES:
             run(f"netns add {self.name[space]}")
         for space, own, router in (("p", "198.18.9.1", "198.18.9.2"), ("d", "198.18.9.5", "198.18.9.6")):
@@ -110,7 +109,6 @@ def talking(link: Link, space: str, folder: Path) -> Iterator[Callable[[], list[
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Poll until it holds."""
     give_up = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < give_up, "it does not happen"

@@ -42,7 +42,6 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Imports once."""
     log = tmp_path_factory.mktemp("zygote") / "log"
     with ForkServer(prepare="tests.support.late_writes.stage:imports", log=log) as forkserver:
         yield forkserver
@@ -132,7 +131,6 @@ class Bench:
 
     @property
     def span(self) -> Span:
-        """The memory under the receivers."""
         return self.target.ctypes.data, 2 * HALF
 
     def push(self, receiver: int, half: int) -> Push:

@@ -36,12 +36,10 @@ def factory() -> Iterator[MooncakeFactory]:
 
 
 def spans(memory: Any) -> list[tuple[int, int]]:
-    """The whole buffer."""
     return [(ctypes.addressof(memory), SIZE)]
 
 
 def port_of(session: str) -> int:
-    """The RPC port in a session's name."""
     return int(session.rpartition(":")[2])
 
 

@@ -88,7 +88,6 @@ def talk(loops: MakeLoop) -> Talk:
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Poll until the condition holds."""
     give_up = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up, "it does not happen"
@@ -96,7 +95,6 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
 
 
 def take(receive: Callable[[], Iterator[T]]) -> list[T]:
-    """Receive until something has come."""
     got: list[T] = []
 
     def some() -> bool:

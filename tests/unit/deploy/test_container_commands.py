@@ -26,7 +26,6 @@ class _Part(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of something that answers /health."""
     with answering(_Part) as found:
         yield found
 

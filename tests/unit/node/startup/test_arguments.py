@@ -32,7 +32,6 @@ def launch(traits: RoleTraits = PREFILL, *flags: str, device: str = "cpu", **cha
 
 
 def value_after(arguments: list[str], flag: str) -> str:
-    """The word that follows a flag."""
     return arguments[arguments.index(flag) + 1]
 
 
