@@ -222,24 +222,6 @@ def goes_on(
     assert decode.integrity()["ok"]
 
 
-def test_a_stream_that_goes_on_has_all_tokens(stack: Stack, trio: Trio) -> None:
-    """Those that the client has come first, for the proxy to leave out."""
-    body = {"messages": [*MESSAGES, {"role": "assistant", "content": "It"}], "max_tokens": 9, "return_token_ids": True}
-
-    wanted = stream(trio.plain, CHAT, body)
-    tokens = [token for chunk in wanted[:-1] for token in chunk["choices"][0].get("token_ids") or ()]
-    got = stream(trio.decode, CHAT, body | decode_leg(stack, tokens[:4]))
-
-    assert said(got) == said(wanted)
-    assert got[-1]["usage"]["completion_tokens"] == 9
-
-
-def said(chunks: list[dict[str, Any]]) -> tuple[str, str]:
-    """The text of a chat stream, and how it has ended."""
-    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices), choices[-1]["finish_reason"]
-
-
 def test_a_request_that_cannot_go_on_is_refused(stack: Stack, trio: Trio) -> None:
     """It does not begin anew."""
     body = {"model": str(WEIGHTS), "prompt": "The harbour", "max_tokens": 5} | decode_leg(stack, [10_000_000])
