@@ -52,7 +52,12 @@ class DecodeSide:
     def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
         self.place = place_of(incarnation)
         self.machine = machines.consumer(
-            incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, check_compatible=accept_all
+            incarnation=incarnation,
+            domains=1,
+            settings=SETTINGS,
+            pool_blocks=100,
+            hello=HELLO,
+            check_compatible=accept_all,
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.parts = scene.prefill_ranks * scene.layers
