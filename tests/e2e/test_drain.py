@@ -15,7 +15,8 @@ from benchmarks.usage import descendants
 from tests.e2e.client import body_for, complete
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.support.processes import alive, eventually
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -27,10 +28,7 @@ def terminate(server: Server) -> None:
     """Send SIGTERM and wait until the node says that it drains."""
     assert server.child is not None
     server.child.terminate()
-    deadline = time.monotonic() + DRAINS_WITHIN_S
-    while server.get(NODE_PATH)["state"] != "draining":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: server.get(NODE_PATH)["state"] == "draining", DRAINS_WITHIN_S)
 
 
 def exit_status(server: Server) -> int | None:

@@ -3,7 +3,8 @@ import signal
 import subprocess
 import sys
 
-from tests.support.processes import alive, eventually
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 PARENT = """
 import subprocess, sys, time
