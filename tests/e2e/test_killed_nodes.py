@@ -1,19 +1,17 @@
-"""A node that is killed amid many requests: every client gets the answer of one vLLM server, and sees one stream.
+"""A decode node that is killed amid many requests: every client gets the answer of one vLLM server, and sees one stream.
 
-One stream of every kind, whole answers and log probabilities too: test_every_stream.py, test_cut_streams.py.
+A prefill node: tests/chaos, tests/integration/proxy/test_failover.py, tests/integration/kv_connector/test_workers.py. One
+stream of every kind, whole answers and log probabilities too: test_every_stream.py, test_cut_streams.py.
 `KILLED_STREAMS` sets how many are asked for at once.
 """
 
 import asyncio
 import os
-from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 
-from baton.contracts.http import DISAGGREGATED
-from tests.e2e.client import Answer, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.test_cut_streams import comparable
@@ -89,34 +87,5 @@ def test_every_stream_survives_the_kill_of_one_of_two_decode_nodes(stack: Stack,
         assert each == reference[number % distinct], request_for(trio, number)
     assert metrics.get('baton_streams_resumed_total{kind="disconnect"}', 0) >= STREAMS / 4
     assert metrics.get("baton_streams_broken_total", 0) == 0
-    settle(trio.decode, within_s=10)
-    settle(trio.prefill, within_s=10)
-
-
-async def ask_during_kill(trio: Trio, url: str, prompts: list[list[int]], doomed: Server) -> list[Answer]:
-    """Ask for long prompts; kill a prefill node that computes some of them."""
-    async with httpx.AsyncClient(timeout=300) as client:
-        asked = [asyncio.create_task(complete(client, url, trio.model, prompt)) for prompt in prompts]
-        while not (await asyncio.to_thread(doomed.transfers))["transfers"]:
-            assert not all(task.done() for task in asked)
-            await asyncio.sleep(0.005)
-        doomed.kill()
-        return await asyncio.gather(*asked)
-
-
-def test_every_request_survives_the_kill_of_one_of_two_prefill_nodes(stack: Stack, trio: Trio) -> None:
-    """What it was computing is computed on the other one; nothing need be computed on the decode node."""
-    doomed = stack.node("prefill", *FLOAT32, "--max-num-batched-tokens", "256", name="doomed-prefill-of-two")
-    proxy = stack.proxy([doomed, trio.prefill], [trio.decode], name="proxy-two-prefill")
-    chosen = sorted(range(len(trio.prompts)), key=lambda number: len(trio.prompts[number]))[-6:]
-
-    found = asyncio.run(ask_during_kill(trio, proxy.url, [trio.prompts[number] for number in chosen], doomed))
-
-    again = proxy.metrics().get('baton_retries_total{leg="prefill",next="another_node"}', 0)
-    paths = Counter(each.path for each in found)
-    print(f"{again:g} prompts were computed again, {dict(paths)}")
-    assert [difference(trio.reference[number], each) for number, each in zip(chosen, found, strict=True)] == [""] * 6
-    assert again >= 1
-    assert paths[DISAGGREGATED] >= 4
     settle(trio.decode, within_s=10)
     settle(trio.prefill, within_s=10)

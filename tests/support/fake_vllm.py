@@ -265,7 +265,7 @@ class FakeVllm:
             raise _RefusedError(415, "content type")
         if seen.body.get("model") not in self.info.served_models:
             raise _RefusedError(404, "model")
-        if not {"prompt", "messages", "input"} & seen.body.keys():
+        if not {"prompt", "prompt_embeds", "messages", "input"} & seen.body.keys():
             raise _RefusedError(400, "no prompt")
         if seen.body.get("max_tokens") == 0:
             raise _RefusedError(400, "max_tokens must be at least 1")
