@@ -193,11 +193,8 @@ async def test_no_node_that_could_start_with_it(kind: str) -> None:
         ("3-alike", {"stream": False}, "whole"),
         ("3-alike", {"stream": True, "prompt": ["a", "b"]}, "several"),
         ("3-alike", {"stream": True, "echo": True}, "echo"),
-        (
-            "3-other",
-            {"stream": True},
-            "nodes",
-        ),  # they do not sample alike: the prefill node's need not be the decode node's
+        # They do not sample alike: the prefill node's need not be the decode node's.
+        ("3-other", {"stream": True}, "nodes"),
     ],
 )
 async def test_what_is_not_relayed(first_tokens: str, more: dict[str, Any], why: str) -> None:
