@@ -8,7 +8,6 @@ from typing import Any
 from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.secret import ClusterSecret, read_secret
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.handoff.settings import HandoffSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +64,3 @@ class ConnectorConfig:
 
     def secret(self) -> ClusterSecret:
         return read_secret(self.secret_file)
-
-    def handoff(self, pool_blocks: int) -> HandoffSettings:
-        transfer = self.transfer
-        return HandoffSettings(
-            beat_interval_s=transfer.beat_interval_s,
-            peer_timeout_s=transfer.peer_timeout_s,
-            reconnect_timeout_s=transfer.reconnect_timeout_s,
-            transfer_timeout_s=transfer.transfer_timeout_s,
-            orphan_timeout_s=transfer.orphan_timeout_s,
-            quarantine_max_s=transfer.quarantine_max_s,
-            quarantine_max_share=transfer.quarantine_max_share,
-            pool_blocks=pool_blocks,
-        )

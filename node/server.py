@@ -28,7 +28,7 @@ from baton.node.middleware import GateSettings, configure
 from baton.node.roles import TRAITS, node_config
 from baton.node.startup import checks, environment, kv_cache, weights
 from baton.node.startup.addresses import Addresses, resolve
-from baton.node.startup.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
+from baton.node.startup.arguments import Launch, control_port, vllm_arguments
 from baton.node.startup.extra_connectors import refuse_unproven
 from baton.node.startup.flags import ranks_of, refuse_owned, value_of
 from baton.node.startup.hosts import Hosts, hosts_of
@@ -49,13 +49,12 @@ def run(
     config: BatonConfig,
     runtime_dir: Path,
     *,
-    connector_module: str = CONNECTOR_MODULE,
     own_flags: Sequence[str] = (),
 ) -> None:
     """Serve until the process is told to stop.
 
     `runtime_dir` is an existing folder of this node alone, for the sockets between its processes. `own_flags`, the command
-    line's, are named where an unknown flag is near to one. Tests put a probe in the connector's place.
+    line's, are named where an unknown flag is near to one.
 
     Raises:
         SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if stopped
@@ -63,7 +62,7 @@ def run(
     """
     try:
         found = _check(role, config, runtime_dir, own_flags)
-        arguments = _prepare(role, config, runtime_dir, found, connector_module)
+        arguments = _prepare(role, config, runtime_dir, found)
         if found.hosts.follows:
             follow(arguments, node_config(role, config).drain_timeout_s)
         else:
@@ -108,7 +107,7 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequen
     return _Found(secret_file, addresses, hosts)
 
 
-def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found, connector_module: str) -> list[str]:
+def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) -> list[str]:
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
     traits, node = TRAITS[role], node_config(role, config)
     theirs = node.vllm_args
@@ -133,7 +132,6 @@ def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found, 
                 model_config, value_of(theirs, "--dtype"), value_of(theirs, "--max-model-len")
             ),
             weights=weights.digest(node.model, directory, value_of(theirs, "--revision")),
-            connector_module=connector_module,
         )
     )
     cores = len(os.sched_getaffinity(0))

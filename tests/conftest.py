@@ -15,11 +15,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
 REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both cores
-HOST_NETWORKS = (
-    "test_late_writes.py",
-    "test_vanished_host.py",
-    "test_probe_gap.py",
-)  # at fixed addresses
+# At fixed addresses.
+HOST_NETWORKS = ("test_late_writes.py", "test_vanished_host.py", "test_probe_gap.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

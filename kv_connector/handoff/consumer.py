@@ -18,10 +18,10 @@ Longer than other files: the state machine is one table of events, and its invar
 from collections.abc import Callable
 from itertools import count
 
+from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.fencing import FenceDomains
 from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer, Phase, Resolved
 from baton.kv_connector.handoff.session import Session, SessionState
-from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import (
     MAX_OPEN,
     Beat,
@@ -51,7 +51,8 @@ class Consumer:
         *,
         incarnation: int,
         domains: int,
-        settings: HandoffSettings,
+        settings: TransferConfig,
+        pool_blocks: int,
         hello: Callable[[], Hello],
         check_compatible: Callable[[Hello], str],
         refused: Callable[[Refused], None] = uncounted,
@@ -61,7 +62,8 @@ class Consumer:
         Args:
             incarnation: 63 random bits naming this process.
             domains: number of fence domains.
-            settings: Time-outs.
+            settings: Time-outs, which affect liveness, never safety.
+            pool_blocks: size of the pool on this node.
             hello: Makes our introduction.
             check_compatible: Returns why a peer's introduction cannot be accepted, or "".
             refused: Told of each message that is not acted on.
@@ -79,6 +81,7 @@ class Consumer:
         self.forgotten: list[str] = []
         self.to_verify: list[ConsumerTransfer] = []
         self._settings = settings
+        self._pool_blocks = pool_blocks
         self._hello = hello
         self._check_compatible = check_compatible
         self._count = refused
@@ -408,7 +411,7 @@ class Consumer:
         self.domains.retire(transfer.engine, now)
 
     def _check_fences(self, now: float) -> None:
-        crowded = self.quarantined_blocks() > self._settings.quarantine_max_share * self._settings.pool_blocks
+        crowded = self.quarantined_blocks() > self._settings.quarantine_max_share * self._pool_blocks
         for engine, since in self.domains.retired.items():
             healthy = any(t.engine == engine and t.phase is not Phase.DIRTY for t in self.transfers.values())
             due = crowded or not healthy or now - since >= self._settings.quarantine_max_s

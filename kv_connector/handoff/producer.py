@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 
+from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer, Prompt, Push
 from baton.kv_connector.handoff.peer_quotas import Budget, PeerQuotas
 from baton.kv_connector.handoff.pushing import Coverage, GroupPair, TransferLayout
 from baton.kv_connector.handoff.session import Session, SessionState
-from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.handoff.tombstones import Tombstones
 from baton.kv_connector.layout.windows import first_read_block
 from baton.kv_connector.protocol.messages import (
@@ -69,7 +69,7 @@ class Producer:
         incarnation: int,
         layers: int,
         block_tokens: int,
-        settings: HandoffSettings,
+        settings: TransferConfig,
         hello: Callable[[], Hello],
         check_compatible: Callable[[Hello], str],
         terms: Callable[[Hello], TransferLayout] | None = None,
@@ -83,7 +83,7 @@ class Producer:
             incarnation: 63 random bits naming this process.
             layers: how many layers a block is pushed for.
             block_tokens: tokens of a scheduler block.
-            settings: Time-outs.
+            settings: Time-outs, which affect liveness, never safety.
             hello: Makes our introduction.
             check_compatible: Returns why a peer's introduction cannot be accepted, or "".
             terms: What we have in common with a peer that was accepted; None: with all of them all layers, and blocks

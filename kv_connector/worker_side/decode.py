@@ -61,7 +61,8 @@ class DecodeWorker:
         self._consumer = Consumer(
             incarnation=incarnation,
             domains=config.transfer.receive_engines,
-            settings=config.handoff(caches.num_blocks),
+            settings=config.transfer,
+            pool_blocks=caches.num_blocks,
             hello=introduction.hello,
             check_compatible=introduction.check_compatible,
             refused=self._refusals.count,

@@ -70,7 +70,7 @@ class PrefillWorker:
             incarnation=incarnation,
             layers=caches.num_layers,
             block_tokens=caches.block_tokens,
-            settings=config.handoff(caches.num_blocks),
+            settings=config.transfer,
             hello=introduction.hello,
             check_compatible=introduction.check_compatible,
             terms=introduction.terms,

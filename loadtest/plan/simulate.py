@@ -139,7 +139,6 @@ class _Simulation:
         self._begin_step(prefill, now_s)
 
     def _send(self, job: Job, began_s: float, now_s: float) -> None:
-        """Send what D has room for by now."""
         there_s = self._links.send(job.prefill, job.decode, job.unsent, began_s=began_s, ended_s=now_s)
         job.unsent = 0
         if job.computed == job.demand.input_tokens:

@@ -21,7 +21,6 @@ def ranks(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
 
 
 def workers(engines: Sequence[Sequence[Snapshot]]) -> dict[str, Any]:
-    """Combine the snapshots of each engine's workers."""
     return _together([ranks(snapshots) for snapshots in engines])
 
 

@@ -33,7 +33,6 @@ class Launch:
     worker_class: str  # import path
     kv_cache_bytes: int  # on a CPU, unless a flag says otherwise
     weights: str  # digest of the weights' revision
-    connector_module: str = CONNECTOR_MODULE
 
 
 def vllm_arguments(launch: Launch) -> list[str]:
@@ -61,7 +60,7 @@ def control_port(node: NodeConfig) -> int:
 def kv_transfer_config(launch: Launch) -> dict[str, Any]:
     baton = {
         "kv_connector": "BatonConnector",
-        "kv_connector_module_path": launch.connector_module,
+        "kv_connector_module_path": CONNECTOR_MODULE,
         "kv_role": launch.traits.kv_role,
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),

@@ -72,7 +72,6 @@ def files_of(config: ProxyConfig) -> TlsFiles | None:
 
 
 def context_of(files: TlsFiles) -> ssl.SSLContext:
-    """Make a context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # some builds of Python accept less
     context.set_alpn_protocols(["http/1.1"])

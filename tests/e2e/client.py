@@ -15,8 +15,6 @@ LOGPROB_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One greedy completion."""
-
     tokens: tuple[int, ...]
     top_logprobs: tuple[dict[str, float], ...]  # per position, "token_id:N" → logprob
     cached_tokens: int

@@ -99,7 +99,6 @@ class Pair:
         self.model = stack.model
 
     def run(self, name: str, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], at_once: int) -> Cell:
-        """Serve every prompt and compare."""
         cell = Cell(name=name, requests=len(prompts))
         before = self.counters()
         found = asyncio.run(ask_all(self.proxy.url, self.model, prompts, at_once, f"{at_once} at once"))
@@ -175,7 +174,6 @@ def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
 
 
 def problems_of(cells: Sequence[Cell]) -> list[str]:
-    """Name what was wrong in each cell."""
     return [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems]
 
 

@@ -31,8 +31,6 @@ class SpreadNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoHosts:
-    """Where they are."""
-
     stack: Stack
     seats: tuple[Seat, Seat]
 
@@ -40,7 +38,6 @@ class TwoHosts:
         return self.seats[host].address
 
     def server(self, role: Role, host: int, *flags: str, name: str = "") -> Server:
-        """A node's process on one host."""
         return self.stack.node(
             role,
             *flags,

@@ -33,8 +33,6 @@ QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 
 @dataclass
 class Server:
-    """One server process."""
-
     name: str
     target: str
     argv: list[str]
@@ -102,7 +100,6 @@ class Server:
         self.http.close()
 
     def kill(self) -> None:
-        """SIGKILL the process and its engine."""
         assert self.child is not None
         self.child.kill()
         self.child.wait(5)
@@ -113,7 +110,6 @@ class Server:
             self.child.send_signal(number, group=True)
 
     def tail(self, lines: int = 40) -> str:
-        """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     def ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> httpx.Response:
@@ -128,15 +124,12 @@ class Server:
         return response.raise_for_status().json()
 
     def info(self) -> dict[str, Any]:
-        """`GET /baton/node`."""
         return dict(self.get(NODE_PATH))
 
     def transfers(self) -> dict[str, Any]:
-        """`GET /baton/transfers`."""
         return dict(self.get(TRANSFERS_PATH))
 
     def integrity(self) -> dict[str, Any]:
-        """`GET /baton/integrity`."""
         return dict(self.get(INTEGRITY_PATH))
 
     def metrics(self) -> dict[str, float]:

@@ -81,6 +81,21 @@ def leaking_decode_node(argv: Sequence[str]) -> None:
     main(argv)
 
 
+def telling_prefill_node(argv: Sequence[str]) -> None:
+    """A prefill node whose connector prints when it has been shut down."""
+    from baton.kv_connector.connector import BatonConnector
+    from baton.prefill_node.__main__ import main
+
+    real = BatonConnector.shutdown
+
+    def shutdown(self: BatonConnector) -> None:
+        real(self)
+        print(f"shut down: {self.role.name}", flush=True)
+
+    BatonConnector.shutdown = shutdown  # type: ignore[method-assign]  # in this process and those that it forks
+    main(argv)
+
+
 def hanging_decode_node(argv: Sequence[str]) -> None:
     """A decode node whose engine can be told to sleep amid a step."""
     from baton.decode_node.__main__ import main

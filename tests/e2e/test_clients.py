@@ -60,22 +60,6 @@ def test_the_anthropic_client(trio: Trio) -> None:
     assert said[0][0] == said[0][1] != [""]
 
 
-def test_curl_streams_a_chat(trio: Trio) -> None:
-    """As in every README; the stream ends as OpenAI's do."""
-    body = json.dumps({"model": trio.model, "messages": MESSAGES, "max_tokens": 8, "temperature": 0, "stream": True})
-    headers = ["-H", "Content-Type: application/json", "-H", "Authorization: Bearer none"]
-    done = subprocess.run(
-        ["curl", "-sSN", "--fail", f"{trio.proxy.url}/v1/chat/completions", *headers, "-d", body],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-
-    events = [line for line in done.stdout.decode().splitlines() if line]
-    assert events[-1] == "data: [DONE]"
-    assert all(line.startswith("data: ") for line in events)
-
-
 def test_vllms_own_benchmark(trio: Trio, stack: Stack, tmp_path: Path) -> None:
     """`vllm bench serve` finds every request completed, on the routes that it streams from."""
     for backend, path in (("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")):

@@ -98,7 +98,6 @@ def node(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def ask(stack: Stack, node: Server, stream: Stream) -> list[bytes]:
-    """The node's events for what is asked next."""
     start = stream.asked.start
     fields: dict[str, Any] = {**stream.asked.fields, **(stack.leg("decode", start=start) if start else {})}
     body = msgspec.json.decode(msgspec.json.encode(fields))  # some are kept as they were sent

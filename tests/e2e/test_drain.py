@@ -1,6 +1,8 @@
-"""SIGTERM on real nodes: what they have begun ends well, and then they are gone."""
+"""Signals to real nodes: what they have begun ends well where it can, and then they are gone, engine and all."""
 
 import asyncio
+import os
+import signal
 import time
 
 import httpx
@@ -8,9 +10,13 @@ import pytest
 
 from baton.contracts.http import DISAGGREGATED, NODE_PATH
 from baton.contracts.kv_transfer import new_transfer_id
+from baton.node.engine_watch import EXIT_ENGINE_ENDED
+from benchmarks.usage import descendants
 from tests.e2e.client import body_for, complete
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -22,10 +28,7 @@ def terminate(server: Server) -> None:
     """Send SIGTERM and wait until the node says that it drains."""
     assert server.child is not None
     server.child.terminate()
-    deadline = time.monotonic() + DRAINS_WITHIN_S
-    while server.get(NODE_PATH)["state"] != "draining":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: server.get(NODE_PATH)["state"] == "draining", DRAINS_WITHIN_S)
 
 
 def exit_status(server: Server) -> int | None:
@@ -36,7 +39,7 @@ def exit_status(server: Server) -> int | None:
 
 def test_a_prefill_node_stays_until_its_prompts_are_fetched(stack: Stack, trio: Trio) -> None:
     """The prompt's request has ended and no decode node has asked yet: leaving now would cost a recomputation."""
-    prefill = stack.node("prefill", *FLOAT32, name="drained-prefill")
+    prefill = stack.node("prefill", *FLOAT32, name="drained-prefill", target="tests.e2e.targets:telling_prefill_node")
     prefill.wait_ready()
     transfer_id, prompt = new_transfer_id(), [8, *max(trio.prompts, key=len)[1:]]
     (address,) = prefill.info()["control_addresses"]
@@ -58,4 +61,30 @@ def test_a_prefill_node_stays_until_its_prompts_are_fetched(stack: Stack, trio: 
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert path == DISAGGREGATED
     assert exit_status(prefill) == 0
-    assert "Traceback" not in prefill.log.read_text()
+    log = prefill.log.read_text()
+    assert "Traceback" not in log
+    assert "shut down: SCHEDULER" in log
+    assert "shut down: WORKER" in log
+
+
+@pytest.mark.parametrize(
+    ("number", "to_engine", "status"),
+    [
+        pytest.param(signal.SIGINT, False, 0, id="interrupted", marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGKILL, True, EXIT_ENGINE_ENDED, id="engine-killed"),
+        pytest.param(signal.SIGKILL, False, -signal.SIGKILL, id="server-killed", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_node_and_its_engine_end_together(stack: Stack, number: int, to_engine: bool, status: int) -> None:
+    """A supervisor that restarts on failure must see one; an engine left behind would look alive to its peers."""
+    node = stack.node("decode", *FLOAT32, name="ended-decode")
+    node.wait_ready()
+    assert node.child is not None
+    processes = [node.child.pid, *descendants(node.child.pid)]
+    assert len(processes) == 2
+
+    os.kill(processes[to_engine], number)
+
+    assert exit_status(node) == status
+    eventually(lambda: not any(map(alive, processes)))
+    assert ("its engine has died" in node.log.read_text()) == to_engine

@@ -50,7 +50,6 @@ class Nodes(NamedTuple):
 
 @contextmanager
 def running(stack: Stack, folder: Path, *flags: str) -> Iterator[Nodes]:
-    """Start nodes with some flags."""
     token = folder / "admin.token"
     token.write_text(f"{ADMIN}\n")
     flags = (*FLOAT32, *CLOSE, *slow_step.FLAGS, *flags)

@@ -11,11 +11,11 @@ import pytest
 from baton.contracts.http import PATH_HEADER, TOKEN_IDS_HEADER, TOKENS_COMMENT
 from baton.contracts.kv_transfer import SINGLE, Grid, Grids, new_transfer_id
 from baton.deploy.embedded_model import WEIGHTS
-from tests.e2e.client import LOGPROB_TOLERANCE
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, FLOAT32, Server, Stack
 from tests.e2e.test_first_token import ASKED, compare
+from tests.e2e.test_runner import difference
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -116,15 +116,6 @@ def answer(server: Server, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return response.json()["choices"][0], response.headers.get(PATH_HEADER, "")
 
 
-def is_same(got: dict[str, Any], wanted: dict[str, Any], start: int, where: str) -> None:
-    """Check that a choice is the wanted one; of the first `start` tokens the logprobs are not known."""
-    for name in ("token_ids", "text", "finish_reason", "stop_reason"):
-        assert got[name] == wanted[name], f"{where}: {name}"
-    one, other = ((choice["logprobs"] or {}).get("token_logprobs", ()) for choice in (got, wanted))
-    assert len(one) == len(other), where
-    assert all(abs(a - b) <= LOGPROB_TOLERANCE for a, b in zip(one[start:], other[start:], strict=True)), where
-
-
 KV: Mapping[str, str] = {
     "computed here": "local",
     "from the prefill node": "disaggregated",
@@ -214,30 +205,12 @@ def goes_on(
                 count += 1
     for going_on, wanted, k, where in asked_for:
         got, path = going_on.result()
-        is_same(got, wanted, k, where)
+        assert difference(wanted, got, k) == "", where
         # An answer that has ended waits for nothing.
         assert path == KV[kv] or (peer and k == len(wanted["token_ids"])), where
 
     assert decode.transfers()["scheduler"]["totals"]["started"] - before == count
     assert decode.integrity()["ok"]
-
-
-def test_a_stream_that_goes_on_has_all_tokens(stack: Stack, trio: Trio) -> None:
-    """Those that the client has come first, for the proxy to leave out."""
-    body = {"messages": [*MESSAGES, {"role": "assistant", "content": "It"}], "max_tokens": 9, "return_token_ids": True}
-
-    wanted = stream(trio.plain, CHAT, body)
-    tokens = [token for chunk in wanted[:-1] for token in chunk["choices"][0].get("token_ids") or ()]
-    got = stream(trio.decode, CHAT, body | decode_leg(stack, tokens[:4]))
-
-    assert said(got) == said(wanted)
-    assert got[-1]["usage"]["completion_tokens"] == 9
-
-
-def said(chunks: list[dict[str, Any]]) -> tuple[str, str]:
-    """The text of a chat stream, and how it has ended."""
-    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices), choices[-1]["finish_reason"]
 
 
 def test_a_request_that_cannot_go_on_is_refused(stack: Stack, trio: Trio) -> None:

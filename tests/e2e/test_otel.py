@@ -1,6 +1,5 @@
 """OpenTelemetry on the real stack: one trace holds the proxy's spans and those of vLLM on both nodes."""
 
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.otlp_receiver import Receiver, Span, receiver
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
@@ -45,11 +45,12 @@ def ask(stack: Stack, proxy: Server, headers: dict[str, str]) -> None:
 
 def engines(collector: Receiver) -> list[Span]:
     """VLLM's spans of requests, once both are there."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(found := collector.named("llm_request")) < 2 or not collector.named("POST /v1/completions"):
-        assert time.monotonic() < deadline_s, [span.name for span in collector.spans]
-        time.sleep(0.05)
-    return found
+    eventually(
+        lambda: len(collector.named("llm_request")) >= 2 and collector.named("POST /v1/completions"),
+        PATIENCE_S,
+        found=lambda: [span.name for span in collector.spans],
+    )
+    return collector.named("llm_request")
 
 
 def test_vllms_spans_lie_below_the_proxys_legs(stack: Stack, proxy: Server, collector: Receiver) -> None:

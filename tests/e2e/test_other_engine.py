@@ -19,6 +19,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
 from tests.e2e.targets import FLIP_FILE
 from tests.e2e.waiting import leftovers
 from tests.support.other_engine import OLDEST, other_engine
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -137,10 +138,7 @@ def upgrade(proxy: Server, node: Server, stack: Stack) -> None:
     node.forkserver = stack.forkserver
     node.spawn()
     node.wait_ready()
-    deadline_s = time.monotonic() + READY_WITHIN_S
-    while state_of(proxy, node) != "ready":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    eventually(lambda: state_of(proxy, node) == "ready", READY_WITHIN_S)
     print(f"{node.name}: on {version_of(node)} after {time.monotonic() - began_s:.1f} s")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from baton.model_runner.pipeline.choose import VARIABLE
 from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
@@ -54,18 +53,6 @@ def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) ->
     assert [stage["sent"] for stage in seen] == [steps] * (stages - 1) + [0]
     assert [stage["received"] for stage in seen] == [0] + [steps] * (stages - 1)
     assert all(stage["send_handles"] >= 2 * steps for stage in seen[:-1])  # a head, and tensors
-
-
-@pytest.mark.exhaustive
-def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> None:
-    """What the benchmark compares with is right, too, and counts nothing."""
-    server = staged(stack, 2, **{VARIABLE: "sync"})
-
-    found = answers(server.url, stack.model, trio.prompts[:6], at_once=AT_ONCE)
-    seen = counts(server)
-
-    assert [difference(want, got) for want, got in zip(trio.reference[:6], found, strict=True)] == [""] * len(found)
-    assert {value for stage in seen for value in stage.values()} == {0}
 
 
 def how_it_ends(server: Server, body: dict[str, Any], under_way: threading.Event) -> str:

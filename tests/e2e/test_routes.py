@@ -1,14 +1,15 @@
-"""Routes beyond completions and chats on the real stack: passed ones, the document; and what is billed."""
+"""Routes beyond completions and chats on the real stack: passed ones, the document, a node's own; and what is billed."""
 
 from typing import Any
 
 import httpx
 import pytest
 
-from baton.contracts.http import LOCAL, PATH_HEADER
+from baton.contracts.http import LOCAL, NODE_PATH, PATH_HEADER
+from baton.contracts.kv_transfer import FIELD
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
-from tests.e2e.stack import Server
+from tests.e2e.stack import Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -64,3 +65,17 @@ def test_the_document_carries_vllms_schemas(trio: Trio) -> None:
         assert "properties" in schemas[name], name
     assert "/tokenize" in document["paths"]
     assert "/start_profile" not in document["paths"]
+
+
+def test_a_node_describes_itself_and_lets_nothing_unsigned_pass(stack: Stack, trio: Trio) -> None:
+    """To those with the token; a request without a leg is vLLM's alone, one with a leg of another role is refused."""
+    info = trio.decode.info()
+    assert (info["role"], info["served_models"], info["max_model_len_tokens"]) == ("decode", [trio.model], 4096)
+    assert info["fingerprint"]["dtype"] == "float32"
+    assert info["versions"]["vllm"]
+    assert httpx.get(trio.decode.url + NODE_PATH, headers={"Authorization": "Bearer x"}).status_code == 401
+
+    body = body_for(trio.model, [5, 6, 7], max_tokens=1)
+    assert PATH_HEADER not in trio.decode.ask("/v1/completions", body).headers
+    for leg in ({FIELD: {"do_remote_prefill": True}}, stack.leg("prefill")):
+        assert httpx.post(f"{trio.decode.url}/v1/completions", json=body | leg).status_code == 403

@@ -44,7 +44,6 @@ ASKED: Mapping[str, dict[str, Any]] = {
 
 
 def answer(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask; return the answers."""
     found: list[dict[str, Any]] = server.ask("/v1/completions", body).json()["choices"]
     return found
 
@@ -76,14 +75,14 @@ def differences(wanted: dict[str, list[dict[str, Any]]], found: dict[str, list[d
     ]
 
 
-def difference(want: dict[str, Any], got: dict[str, Any]) -> str:
-    """Say in what one answer differs: tokens and ends exactly, logprobs within a tolerance."""
+def difference(want: dict[str, Any], got: dict[str, Any], known: int = 0) -> str:
+    """Say in what one answer differs: tokens and ends exactly, logprobs within a tolerance, those of the first `known` not at all."""
     for key in ("token_ids", "finish_reason", "stop_reason", "text"):
         if want.get(key) != got.get(key):
             return f"{key} {got.get(key)} in place of {want.get(key)}"
     ours, theirs = (got.get("logprobs") or {}), (want.get("logprobs") or {})
-    pairs = zip_longest(ours.get("token_logprobs") or [], theirs.get("token_logprobs") or [])
-    if any(a is None or b is None or abs(a - b) > LOGPROB_TOLERANCE for a, b in pairs):
+    pairs = list(zip_longest(ours.get("token_logprobs") or [], theirs.get("token_logprobs") or []))
+    if any(a is None or b is None or abs(a - b) > LOGPROB_TOLERANCE for a, b in pairs[known:]):
         return "other logprobs"
     return "" if len(want.get("prompt_logprobs") or []) == len(got.get("prompt_logprobs") or []) else "prompt logprobs"
 
@@ -110,7 +109,6 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def wanted(trio: Trio, prompts: list[list[int]]) -> dict[str, list[dict[str, Any]]]:
-    """What plain vLLM answers."""
     return answers(trio.plain, trio.model, prompts)
 
 

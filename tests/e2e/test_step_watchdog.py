@@ -16,6 +16,7 @@ from baton.model_runner.watchdog import EXIT_OVERDUE
 from tests.e2e.client import body_for
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.targets import HANG_EVERY, HANG_FILE, HANG_IN
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -58,11 +59,8 @@ class Node:
         whole.rename(self._order)
 
     def wait_planted(self) -> None:
-        """Wait until a step sleeps."""
-        deadline, taken = time.monotonic() + PATIENCE_S, self._order.with_suffix(".taken")
-        while not taken.exists():
-            assert time.monotonic() < deadline, self.server.tail()
-            time.sleep(0.005)
+        taken = self._order.with_suffix(".taken")
+        eventually(taken.exists, PATIENCE_S, found=self.server.tail)
         taken.unlink()
 
 

@@ -13,6 +13,7 @@ from tests.e2e.client import Answer, body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, until
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -109,10 +110,8 @@ def test_gauges_fall_when_no_step_runs_any_more(trio: Trio) -> None:
             await asyncio.gather(*clients, return_exceptions=True)
 
     asyncio.run(storm())
-    deadline = time.monotonic() + GIVEN_BACK_WITHIN_S
-    while (now := trio.decode.metrics())["baton_reservations"] and time.monotonic() < deadline:
-        time.sleep(0.05)
-
+    eventually(lambda: not trio.decode.metrics()["baton_reservations"], GIVEN_BACK_WITHIN_S)
+    now = trio.decode.metrics()
     assert {
         name: now[name] for name in ("baton_reservations", "baton_reserved_blocks", "baton_quarantined_blocks")
     } == {

@@ -55,7 +55,6 @@ def run(installed: Installed, folder: Path, *argv: str) -> str:
 
 
 def answers(url: str) -> bool:
-    """Whether an address answers 200."""
     with suppress(httpx.HTTPError):
         return httpx.get(url, timeout=5).status_code == 200
     return False
@@ -63,8 +62,6 @@ def answers(url: str) -> bool:
 
 @dataclass
 class Running:
-    """A process and its log."""
-
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -76,7 +73,6 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self) -> int:
-        """Ctrl-C; return the status."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(STOP_S)
 

@@ -92,7 +92,6 @@ class Anything:
         self.unit = {place: 1 << shift for place, shift in zip(self.places, self._shifts, strict=True)}
 
     def pack(self, numbers: Sequence[int], writes: int) -> Key:
-        """Return a state as one number."""
         return sum((number + FEW) << shift for number, shift in zip(numbers, self._shifts, strict=True)) + writes
 
     def unpack(self, key: Key) -> tuple[list[int], int]:

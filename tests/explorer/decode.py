@@ -52,7 +52,12 @@ class DecodeSide:
     def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
         self.place = place_of(incarnation)
         self.machine = machines.consumer(
-            incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, check_compatible=accept_all
+            incarnation=incarnation,
+            domains=1,
+            settings=SETTINGS,
+            pool_blocks=100,
+            hello=HELLO,
+            check_compatible=accept_all,
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.parts = scene.prefill_ranks * scene.layers
@@ -100,7 +105,6 @@ class DecodeSide:
             yield "flip", name
 
     def apply(self, event: Event) -> list[Submitted]:
-        """Let one event happen."""
         name, *arguments = event
         getattr(self, f"_on_{name}")(*arguments)
         self._make_engines()
@@ -286,7 +290,6 @@ class DecodeSide:
     # --- for local.py --------------------------------------------------------------------------------------------
 
     def sessions(self) -> dict[int, Any]:
-        """Sessions by the incarnation of the peer."""
         return {session.peer: session for session in self.machine.sessions.values()}
 
     def peers(self) -> frozenset[int | str]:
@@ -298,7 +301,6 @@ class DecodeSide:
         return tuple(name for name, wanted in self.wanted.items() if wanted.stage != "new")
 
     def asks(self) -> frozenset[str]:
-        """Flows that this process has asked for."""
         names = [name for name in self.asked() if name not in self.skip]
         return frozenset(self.scene.flow(name, peer, self.place) for name in names for peer in self.scene.prefill)
 

@@ -14,8 +14,6 @@ from tests.explorer.world import World
 
 @dataclass
 class Result:
-    """What an exploration has found."""
-
     states: int = 0
     transitions: int = 0
     depth: int = 0

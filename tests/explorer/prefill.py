@@ -280,7 +280,6 @@ class PrefillSide:
     # --- for local.py --------------------------------------------------------------------------------------------
 
     def sessions(self) -> dict[int, Any]:
-        """Sessions by the incarnation of the peer."""
         return dict(self.machine.sessions)
 
     def peers(self) -> frozenset[int | str]:

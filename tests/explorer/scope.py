@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.node_info import Fingerprint
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
-from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import Hello, Rank, SampledToken
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
@@ -20,7 +20,7 @@ LONG_AGO = -1e9  # s
 NAMES = ("A", "B")  # of transfers
 
 # Not crowded by one dirty epoch: the fence has to wait for healthy ones, or for its time.
-SETTINGS = HandoffSettings(pool_blocks=100)
+SETTINGS = TransferConfig()
 
 Event: TypeAlias = tuple[Any, ...]  # what happens at one side: name, then arguments
 
@@ -39,8 +39,6 @@ def label(where: str, what: str, *arguments: Any) -> Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is played."""
-
     transfers: int = 1
     prefill_ranks: int = 1  # of the prefill node; a decode rank takes a part of its KV from each
     decode_ranks: int = 1  # of the decode node; a prefill rank has something for each
@@ -64,7 +62,6 @@ class Scene:
 
     @property
     def prefill(self) -> tuple[str, ...]:
-        """Places of the prefill ranks."""
         return ("P", "P1")[: self.prefill_ranks]
 
     @property

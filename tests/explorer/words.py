@@ -53,7 +53,6 @@ WRITES = {
 
 
 def sentence(label: Label) -> str:
-    """Say one step in words."""
     arguments = label.arguments
     words = {}
     if label.where == "net":

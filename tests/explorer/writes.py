@@ -15,8 +15,6 @@ Handle: TypeAlias = tuple[str, int]  # flow and layer
 
 
 class Stage(IntEnum):
-    """How far a write is."""
-
     CHECKED = 0  # the machine has allowed it; the sender sleeps before it submits
     FLYING = 1  # submitted
     LANDED = 2  # all bytes are in place, the call has not returned

@@ -105,17 +105,14 @@ def comes_true(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> 
 
 
 def descriptors() -> int:
-    """How many this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--descriptors", type=int, help="how many descriptors this process may have")
     arguments = parser.parse_args()

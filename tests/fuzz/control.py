@@ -32,8 +32,6 @@ GROWTH_BYTES = 8 * 1024 * 1024  # of the second half over the first
 
 @dataclass
 class Outcome:
-    """What a run has shown."""
-
     mutated: int = 0
     frames: int = 0  # with valid ones
     seconds: float = 0.0
@@ -123,7 +121,6 @@ def settle(world: World, outcome: Outcome) -> None:
 
 
 def report(world: World, outcome: Outcome) -> None:
-    """Print what was seen."""
     print(f"{outcome.mutated} mutated frames among {outcome.frames}, ", end="")
     print(f"{world.lines.at_prefill.frames} to P and {world.lines.at_decode.frames} to D, ", end="")
     print(f"in {outcome.seconds:.1f} s: {outcome.frames / outcome.seconds:.0f} frames/s")
@@ -146,7 +143,6 @@ def report(world: World, outcome: Outcome) -> None:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=4)

@@ -14,8 +14,6 @@ PENDING = 2_000 + 4 * peer_quotas.BEAT_BUDGET  # answers that wait to be sent: s
 
 
 class Table(NamedTuple):
-    """One look at one table."""
-
     name: str
     size: int
     bound: int

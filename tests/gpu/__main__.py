@@ -20,7 +20,6 @@ ONE_SCRIPT: Final = "--run"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     made.add_argument(
         "--json", type=Path, default=Path("build/gpu.json"), help="where the results go (default: %(default)s)"
@@ -58,7 +57,6 @@ def has_cuda() -> bool:
 
 
 def run_here(name: str, seconds: float, *, late: bool) -> dict[str, Any]:
-    """Run one script in this process."""
     if not late:
         from tests.gpu.device import Device
 

@@ -14,8 +14,6 @@ TITLE: Final = "digests on the device equal the CPU's"
 
 
 class Layout(NamedTuple):
-    """Regions of one buffer."""
-
     block_bytes: int
     gap_bytes: int = 0  # behind each block
     offset_bytes: int = 0  # before the first

@@ -30,8 +30,6 @@ EXPECTED: Final = (
 
 
 class NoHooks:
-    """No connector."""
-
     def attention_begins(self, layer: int) -> None:
         pass
 

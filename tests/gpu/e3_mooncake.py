@@ -186,7 +186,6 @@ def both_sides(device: Device, scale: Scale, blocks: int) -> Iterator[tuple[Deco
 
 
 def region(memory: torch.Tensor) -> Region:
-    """Describe a tensor of blocks."""
     return Region(
         name="kv",
         layer=0,

@@ -35,8 +35,6 @@ EXPECTED: Final = (
 
 
 class Cell(NamedTuple):
-    """One measurement, s."""
-
     policy: str
     compute_s: float
     link_s: float

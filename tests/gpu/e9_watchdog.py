@@ -157,7 +157,6 @@ def _here(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def main(case: str, *, simulated: bool) -> None:
-    """Be the process that breaks."""
     with ExitStack() as stack:
         device = Device() if not simulated else stack.enter_context(_simulated())
         if case == "hang":

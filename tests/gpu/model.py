@@ -31,8 +31,6 @@ class Hooks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Widths, in elements."""
-
     layers: int
     hidden: int = 4096
     kv: int = 2048  # K and V of a token
@@ -42,7 +40,6 @@ class Shape:
 
     @property
     def block_bytes(self) -> int:
-        """One block of one layer."""
         return BLOCK_TOKENS * self.kv * self.dtype.itemsize
 
 

@@ -15,7 +15,6 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.outgoing import ProducerTransfer, Progress, Prompt
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.layout.copy_plan import CopyPlan
 from baton.kv_connector.protocol.messages import Commit, Fail, Hello, Message, Rank, Reserve
 from baton.kv_connector.worker_side import sender, waiter
@@ -40,8 +39,6 @@ class Submit(NamedTuple):
 
 
 class _Call:
-    """A push call."""
-
     def __init__(self, device: Device, due_s: float, read: Any) -> None:
         self._device, self._due_s, self._read = device, due_s, read
 
@@ -98,7 +95,7 @@ class PushingRank:
             incarnation=_PREFILL,
             layers=layers,
             block_tokens=BLOCK_TOKENS,
-            settings=HandoffSettings(pool_blocks=blocks),
+            settings=TransferConfig(),
             hello=ours.hello,
             check_compatible=ours.check_compatible,
             terms=ours.terms,

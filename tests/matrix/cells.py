@@ -52,7 +52,6 @@ def processes(case: Case) -> int:
 
 
 def cases() -> list[Case]:
-    """All cells, the smallest first."""
     found = pairwise(AXES, lambda case: processes(case) <= MOST_PROCESSES)
     return sorted(found, key=processes)
 
@@ -64,7 +63,6 @@ def cell_of(case: Case) -> Cell:
 
 
 def name_of(case: Case) -> str:
-    """How a test of it is called."""
     hits = "" if case["hits"] == "none" else f"; hits on {case['hits']}"
     return f"{case['prefill']} to {case['decode']}; blocks of {case['blocks']}; chunks of {case['chunk']}{hits}"
 

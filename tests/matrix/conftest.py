@@ -27,5 +27,4 @@ def stack(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def reference(stack: Stack) -> Reference:
-    """What one plain server answers."""
     return reference_from(stack)

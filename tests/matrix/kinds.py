@@ -32,7 +32,6 @@ class Kind(NamedTuple):
     divides_blocks: bool = False  # heads are on different ranks of the two, so that there are no digests to compare
 
     def __str__(self) -> str:
-        """How a test of it is called."""
         return self.model if self.prefill == self.decode == 1 else f"{self.model} tp{self.prefill} to tp{self.decode}"
 
 

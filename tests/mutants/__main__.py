@@ -17,7 +17,6 @@ TIMEOUT_S: Final = 180.0  # a fault may make a test hang: that is noticed, too
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations whose file or text has one of these")
     words = parser.parse_args().words

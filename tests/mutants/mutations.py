@@ -9,8 +9,6 @@ UNIT: Final = "tests/unit"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One fault."""
-
     file: str
     old: str  # stands there exactly once
     new: str

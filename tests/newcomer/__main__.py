@@ -29,7 +29,6 @@ RELEASES: Final = ("bookworm", "trixie")  # Debian's: Python 3.11 and 3.13
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--walks", type=int, choices=(1, 2), default=2, help="1: with the empty cache alone")
     parser.add_argument("--releases", nargs="+", default=RELEASES, help=f"Debian's (default: {' '.join(RELEASES)})")

@@ -6,7 +6,6 @@ from tests.newcomer.journey import MARKS, Journey, Step
 
 
 def total_s(steps: Sequence[Step]) -> float:
-    """Return how long they took together."""
     return sum(step.seconds for step in steps)
 
 

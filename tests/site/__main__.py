@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Return 0 if nothing is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.site", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", metavar="DIR", help="default: build/site")
     out = parser.parse_args().out

@@ -16,8 +16,6 @@ HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z0-9-]{2,}|localhos
 
 
 class Link(NamedTuple):
-    """A link or picture."""
-
     line: int  # where its paragraph or table row begins, from 1
     target: str
 

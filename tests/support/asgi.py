@@ -45,7 +45,6 @@ class Exchange:
         self.sent.append(message)
 
     def disconnect(self) -> None:
-        """Let the client leave."""
         self._gone.set()
 
     @property

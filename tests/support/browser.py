@@ -58,8 +58,6 @@ def chromium() -> str:
 
 
 class Browser:
-    """The process."""
-
     def __init__(self, folder: Path) -> None:
         """`folder` must be empty: it becomes the browser's profile."""
         self._port_file = folder / "DevToolsActivePort"

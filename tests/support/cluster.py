@@ -24,8 +24,6 @@ CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a test talks to."""
-
     url: str
     prefill: list[FakeVllm]
     decode: list[FakeVllm]

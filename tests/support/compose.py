@@ -18,7 +18,6 @@ DEMANDED: Final = {"CLUSTER_SECRET_FILE": "/elsewhere/cluster", "ADMIN_TOKEN_FIL
 
 
 def compose_files(*overlays: str) -> list[Path]:
-    """Return the base and overlays of it."""
     return [FOLDER / "compose.yaml", *(FOLDER / f"compose.{overlay}.yaml" for overlay in overlays)]
 
 

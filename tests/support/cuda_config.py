@@ -95,7 +95,6 @@ def settled(config: Any) -> list[str]:
 
 
 def main() -> None:
-    """Answer for each case."""
     pretend()
     clean = dict(os.environ)
     found = []

@@ -16,7 +16,6 @@ LAYERS: Final = 28
 
 
 def tell_transfers(node: FakeVllm, *, quarantined: int = 0, failures: list[dict[str, Any]] | None = None) -> None:
-    """Have a fake node answer for its transfers."""
     answers = {TRANSFERS_PATH: brief(node.role, quarantined, failures or []), TIMELINE_PATH: timeline(node.role)}
     for path, answer in answers.items():
         node.passed["GET", path] = (200, b"application/json", json.dumps(answer).encode())
@@ -87,7 +86,6 @@ async def until(tab: Tab, script: str, timeout_s: float = PATIENCE_S) -> Any:
 
 
 async def press(tab: Tab, key: str, code: str = "") -> None:
-    """Press a key and let it go."""
     words = {"key": key, "code": code or key}
     text = {"text": key} if len(key) == 1 else {}
     number = {"Enter": 13, "Tab": 9, "Escape": 27}.get(key)

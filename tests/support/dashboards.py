@@ -11,7 +11,6 @@ _VARIABLE_QUERY: Final = re.compile(r"label_values\((.+), (\w+)\)")
 
 
 def dashboards() -> dict[str, Dashboard]:
-    """Return all of them, by file name."""
     return {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 

@@ -28,8 +28,6 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """From one FROM to the next."""
-
     name: str  # "" if it has none
     base: str  # an image, or a stage's name; variables are replaced
     instructions: list[Instruction] = field(default_factory=list)

@@ -18,8 +18,6 @@ FINGERPRINT = "vllm-fake"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What an answer depends on."""
-
     path: str
     prompt: Sequence[int] = PROMPT_IDS
     tokens: int = 3  # how many are made
@@ -42,7 +40,6 @@ class Asked:
         return given[-1] + 1 + at - len(given) if given else FIRST_ID + self.drift + at
 
     def name(self, choice: int, at: int) -> bytes:
-        """Return the line that names a token."""
         return TOKENS_COMMENT + b"%d %d\n" % (choice, self.token(choice, at)) if self.names else b""
 
 

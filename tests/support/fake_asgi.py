@@ -14,7 +14,6 @@ async def read_body(receive: Any) -> bytes:
 
 
 async def answer_json(send: Any, status: int, value: Any) -> None:
-    """Send a whole answer; bytes as they are."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -74,7 +74,6 @@ class Stream:
         self._device = device
 
     def launch(self, kernel: Callable[[], None]) -> None:
-        """Queue a kernel; returns at once."""
         self._device.issue(self, kernel)
 
     def record_event(self) -> "Event":

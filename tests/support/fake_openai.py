@@ -67,7 +67,6 @@ class FakeOpenAI:
         self.began = asyncio.Event()  # a request has come
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -155,5 +154,4 @@ async def _cancel_when_gone(receive: Any, task: asyncio.Task[Any] | None) -> Non
 
 
 def serving(app: FakeOpenAI) -> contextlib.AbstractAsyncContextManager[str]:
-    """Serve it; its base URL."""
     return serve(app, http=_Protocol, timeout_keep_alive=60)

@@ -28,7 +28,6 @@ class Transport:
         self.closing = True
 
     def abort(self) -> None:
-        """Close at once."""
         self.closing = self.aborted = True
 
     def resume_reading(self) -> None:

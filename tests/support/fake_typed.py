@@ -71,7 +71,6 @@ class TypedAnswer:
 
 
 def typed_stream(path: str, tokens: int, **more: Any) -> Iterator[bytes]:
-    """Yield a stream of named events."""
     return TypedAnswer(path, more, tokens).stream()
 
 

@@ -95,8 +95,6 @@ class _Protocol(HttpToolsProtocol):
 
 
 class FakeVllm:
-    """One node."""
-
     def __init__(
         self,
         role: Literal["prefill", "decode"],
@@ -165,7 +163,6 @@ class FakeVllm:
         self.info = msgspec.structs.replace(self.info, **changes)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -268,7 +265,7 @@ class FakeVllm:
             raise _RefusedError(415, "content type")
         if seen.body.get("model") not in self.info.served_models:
             raise _RefusedError(404, "model")
-        if not {"prompt", "messages", "input"} & seen.body.keys():
+        if not {"prompt", "prompt_embeds", "messages", "input"} & seen.body.keys():
             raise _RefusedError(400, "no prompt")
         if seen.body.get("max_tokens") == 0:
             raise _RefusedError(400, "max_tokens must be at least 1")

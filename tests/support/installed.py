@@ -19,8 +19,6 @@ OF_THE_TREE: Final = ("BATON_", "PYTHON", "VIRTUAL_ENV", "COVERAGE_")  # what va
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """An environment."""
-
     folder: Path
     site: Path  # its packages
 

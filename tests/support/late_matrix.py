@@ -69,7 +69,6 @@ pass (hidden −0.56), while the worker reported 0.96. With TP 2 its waits for r
 
 @cache
 def results(name: str, policy: str, tp: int) -> tuple[RankResult, ...]:
-    """Run one cell of the matrix."""
     return tuple(run(replace(SCENARIOS[name], policy=policy, tp=tp)))
 
 

@@ -127,8 +127,6 @@ class LateLink:
 
 @dataclass(slots=True)
 class LatePush:
-    """One call."""
-
     host: VirtualHost
     begins_at: float
     ends_at: float

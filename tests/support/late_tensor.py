@@ -165,7 +165,6 @@ def _assign(target: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _engine_line() -> str:
-    """The innermost line of vLLM's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and "site-packages/vllm" not in frame.f_code.co_filename:
         frame = frame.f_back

@@ -16,8 +16,6 @@ from baton.kv_connector.layout.regions import Span
 
 
 class MemoryPush:
-    """One push call."""
-
     def __init__(self, sender: object, writes: int) -> None:
         self.sender = sender
         self.left = writes
@@ -76,7 +74,6 @@ class MemoryFabric:
             return landed
 
     def land_all(self) -> int:
-        """Let everything on the way land."""
         return self.land(len(self._on_the_way))
 
     def fail_next(self, pushes: int = 1) -> None:

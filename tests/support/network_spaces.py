@@ -20,8 +20,6 @@ SUBNET: Final = "198.18.32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a host is."""
-
     space: str  # the namespace's name
     address: str
 

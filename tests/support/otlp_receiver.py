@@ -12,8 +12,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One span; ids in hexadecimal."""
-
     service: str
     name: str
     trace_id: str
@@ -28,8 +26,6 @@ class Span:
 
 @dataclass(slots=True)
 class Receiver:
-    """What has come."""
-
     url: str = ""
     spans: list[Span] = field(default_factory=list)
     status: int = 200  # of the next answers

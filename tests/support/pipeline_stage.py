@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.support.waiting import eventually
+
 How = Literal["async", "sync"]
 TOKENS, HIDDEN = 64, 256
 STEPS = 6
@@ -31,10 +33,7 @@ def stage(rank: int, folder: str, how: How, timeout_s: float) -> int:
 
 
 def wait_for_file(path: Path) -> Path:
-    deadline = time.monotonic() + DEADLINE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path.name} did not come"
-        time.sleep(0.01)
+    eventually(path.exists, DEADLINE_S, found=lambda: f"{path.name} did not come")
     return path
 
 

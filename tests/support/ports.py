@@ -40,7 +40,6 @@ def _is_locked_now(port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on it."""
     with suppress(OSError), socket.create_server(("127.0.0.1", port)):
         return True
     return False

@@ -22,8 +22,6 @@ STOP_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProxyProcess:
-    """What a test talks to."""
-
     process: asyncio.subprocess.Process
     port: int
     prefill: list[FakeVllm]

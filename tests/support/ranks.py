@@ -164,7 +164,6 @@ class Ranks:
             self.endings |= report.endings
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Poll until something holds."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, f"gave up: {self.decode.snapshot()} {self.prefill.snapshot()}"

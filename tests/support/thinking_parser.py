@@ -15,7 +15,6 @@ class ThinkingParser(DeepSeekR1ReasoningParser):
 
     @property
     def start_token(self) -> str:
-        """Begins a thought."""
         return "<|system|>"
 
     @property

@@ -30,8 +30,6 @@ LONGEST_S = 60.0  # of the machine's time, for one turn of a thread
 
 
 class Host(Protocol):
-    """A clock, and waiting by it."""
-
     current: threading.local  # what a thread has set, such as its device
 
     def now(self) -> float: ...

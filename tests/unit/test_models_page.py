@@ -25,7 +25,6 @@ def literals() -> str:
 
 
 def quoted() -> list[str]:
-    """The sentences on the page."""
     return QUOTED.findall((ROOT / "docs" / "models.md").read_text(encoding="utf-8"))
 
 

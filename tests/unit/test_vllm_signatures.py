@@ -53,11 +53,8 @@ ORDER = [
     ("first runner", "bind_connector_metadata", "MODEL"),
     ("first runner", "MODEL", "wait_for_save"),
     ("first runner", "wait_for_save", "build_connector_worker_meta"),
-    (
-        "second runner",
-        "ZERO",
-        "handle_preemptions",
-    ),  # the other way round: `model_runner/voids_first.py` calls it first
+    # The other way round: `model_runner/voids_first.py` calls it first.
+    ("second runner", "ZERO", "handle_preemptions"),
     ("second runner", "ZERO", "COPY_BLOCKS"),
     ("second runner", "handle_preemptions", "bind_connector_metadata"),
     ("second runner", "bind_connector_metadata", "MODEL"),

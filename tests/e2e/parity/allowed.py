@@ -14,8 +14,6 @@ from tests.support.pairwise import Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """One named difference."""
-
     name: str
     where: str  # a regular expression for the place
     reason: str
@@ -23,7 +21,6 @@ class Allowed:
     errors: tuple[str, ...] = ()  # only in cases of these errors; empty: in any
 
     def covers(self, difference: Difference, path: str, case: Case) -> bool:
-        """Whether it explains a difference."""
         fits = path in self.paths and (not self.errors or case["error"] in self.errors)
         return fits and re.fullmatch(self.where, difference.where) is not None
 

@@ -22,8 +22,6 @@ _PARAMETERS: Final = {"type": "object", "properties": {"place": {"enum": ["mill"
 
 
 class Asked(NamedTuple):
-    """One request."""
-
     path: str
     body: dict[str, Any]
 

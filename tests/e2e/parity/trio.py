@@ -9,8 +9,6 @@ STORES: Final[dict[str, str | None]] = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
 
 
 class ParityTrio:
-    """All of them, ready."""
-
     def __init__(self, stack: Stack) -> None:
         flags = (*FLOAT32, *TOOLS)
         self.prefill = stack.node("prefill", *flags, name="parity-prefill", env=STORES)

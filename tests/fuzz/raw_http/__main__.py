@@ -29,7 +29,6 @@ async def _run(scripts: int, seed: int) -> Outcome:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scripts", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)

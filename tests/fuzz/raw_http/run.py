@@ -23,8 +23,6 @@ _ALLOWED_5XX: Final = frozenset((501, 503))  # not implemented by the engine; co
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has shown."""
-
     scripts: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)

@@ -63,8 +63,6 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """One connection's."""
-
     kind: str
     pieces: tuple[bytes, ...]
     half_closes: bool = True  # says that no more will come, and waits for what the proxy does
@@ -72,7 +70,6 @@ class Script:
 
 
 def make(random_: random.Random) -> Script:
-    """Return a script."""
     kind = random_.choice(tuple(_KINDS))
     script = _KINDS[kind](random_)
     return Script(kind=kind, pieces=script.pieces, half_closes=script.half_closes, pause_s=script.pause_s)

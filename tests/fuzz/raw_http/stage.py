@@ -16,8 +16,6 @@ START_S = 60.0
 
 @dataclass(slots=True)
 class Stage:
-    """What is fuzzed."""
-
     port: int
     process: asyncio.subprocess.Process
     log: list[str] = field(default_factory=list)
@@ -32,7 +30,6 @@ class Stage:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def resident_bytes(self) -> int:
-        """How much memory the proxy has."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * 4096
 

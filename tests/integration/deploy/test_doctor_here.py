@@ -55,7 +55,6 @@ def doctor(folder: Path, *argv: str, env: dict[str, str] | None = None, open_fil
 
 
 def codes(report: dict[str, Any]) -> list[str]:
-    """The kinds of findings."""
     return [finding["code"] for finding in report["findings"]]
 
 

@@ -65,7 +65,6 @@ class FakeNode:
         await send({"type": "http.response.body", "body": content})
 
     def kinds(self) -> list[str]:
-        """What it was asked to try."""
         return sorted(question["type"] for question in self.tried)
 
 
@@ -94,7 +93,6 @@ async def look(targets: Targets) -> Examination:
 
 
 def codes(examination: Examination) -> list[str]:
-    """The kinds of findings."""
     return sorted(finding.code for finding in examination.findings)
 
 
@@ -110,7 +108,6 @@ async def deployment() -> AsyncIterator[Deployment]:
 
 
 def nobody() -> str:
-    """A URL at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 

@@ -118,7 +118,6 @@ def statuses(node: Node) -> dict[str, RequestStatus]:
 
 
 def is_circle(p: Node, d: Node) -> bool:
-    """Whether each waits for another."""
     waiting = {"one": RequestStatus.WAITING, "two": RequestStatus.WAITING}
     remote = dict.fromkeys(("one", "two"), RequestStatus.WAITING_FOR_REMOTE_KVS)
     return statuses(p) == {"big": RequestStatus.FINISHED_LENGTH_CAPPED, **waiting} and statuses(d) == {

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import eventually
+
 SPACES = ("p", "d", "r")
 ADDRESS = "tcp://198.18.9.1:7700"
 # TCP's attempts come 0.2, 0.6, 1.4, 3.0, 6.2 and 12.6 s after the first that was lost: the last of these is far away.
@@ -62,7 +64,6 @@ class Link:
         self.name = {space: f"baton-link-{os.getpid()}-{space}" for space in SPACES}
 
     def make(self) -> None:
-        """Make them; the link works."""
         for space in SPACES:
             run(f"netns add {self.name[space]}")
         for space, own, router in (("p", "198.18.9.1", "198.18.9.2"), ("d", "198.18.9.5", "198.18.9.6")):
@@ -109,23 +110,15 @@ def talking(link: Link, space: str, folder: Path) -> Iterator[Callable[[], list[
             talker.wait()
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Poll until it holds."""
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it does not happen"
-        time.sleep(0.01)
-
-
 def test_a_link_that_was_dead_is_replaced(link: Link, tmp_path: Path) -> None:
     """TCP alone would try again after the length of the outage; and it is silence, no connection that the peer broke."""
     with talking(link, "p", tmp_path) as listener, talking(link, "d", tmp_path) as dialler:
-        until(dialler)
+        eventually(dialler, 60)
         link.forward(passes=False)
         time.sleep(CUT_S)
         before, heard = listener()[-1], len(dialler())
         link.forward(passes=True)
-        until(lambda: len(dialler()) > heard)
+        eventually(lambda: len(dialler()) > heard, 60)
 
         assert listener()[-1] != before  # the first message came over a new connection
         assert "broken" not in dialler()

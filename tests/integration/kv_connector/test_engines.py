@@ -50,7 +50,6 @@ class Rig:
 
 @pytest.fixture(params=["memory", "mooncake"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """Either engine."""
     if request.param == "memory":
         fabric = MemoryFabric()
         yield Rig(

@@ -45,7 +45,6 @@ class Engine:
         return output
 
     def end(self, output: SchedulerOutput, *, sent: set[str] = frozenset()) -> list[EngineCoreOutput]:  # type: ignore[assignment]
-        """End it; return what the server is told."""
         names = list(output.num_scheduled_tokens)
         told = self.scheduler.update_from_output(
             output,

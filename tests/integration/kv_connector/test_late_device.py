@@ -188,7 +188,6 @@ def launch(ranks: Ranks, stream: Stream, name: str, block: int) -> None:
 
 
 def pushes(ranks: Ranks) -> int:
-    """How many layers have been pushed."""
     done: int = ranks.prefill.snapshot()["totals"]["pushes"]
     return done
 

@@ -5,7 +5,7 @@ in somebody else's blocks: that shows that the harm is real. Ours gives them bac
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.kv_connector.layout.regions import Span
 from benchmarks.overlap.network import Network, NetworkError
 from tests.support.late_writes.stage import Stage
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -42,7 +43,6 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Imports once."""
     log = tmp_path_factory.mktemp("zygote") / "log"
     with ForkServer(prepare="tests.support.late_writes.stage:imports", log=log) as forkserver:
         yield forkserver
@@ -132,7 +132,6 @@ class Bench:
 
     @property
     def span(self) -> Span:
-        """The memory under the receivers."""
         return self.target.ctypes.data, 2 * HALF
 
     def push(self, receiver: int, half: int) -> Push:
@@ -141,23 +140,15 @@ class Bench:
         return self._sender.submit(self.receivers[receiver].session, CopyPlan.of([copy]))
 
     def end(self, push: Push) -> bool:
-        wait_for(lambda: push.poll() is not None)
+        eventually(lambda: push.poll() is not None, every_s=0.0002)
         return bool(push.poll())
 
     def until_begun(self, half: int) -> None:
         """Wait until some of a half has landed."""
-        wait_for(lambda: bool(self.target[half * HALF + MIB]))
+        eventually(lambda: self.target[half * HALF + MIB], every_s=0.0002)
 
     def close(self) -> None:
         self._factory.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until something holds."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.0002)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from baton.kv_connector.engine.mooncake_listener import Announcement, ask, short
 from baton.kv_connector.engine.port_memory import PortMemory
 from baton.kv_connector.errors import EngineError
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from tests.support.waiting import eventually
 
 SIZE = 1 << 20
 
@@ -36,12 +37,10 @@ def factory() -> Iterator[MooncakeFactory]:
 
 
 def spans(memory: Any) -> list[tuple[int, int]]:
-    """The whole buffer."""
     return [(ctypes.addressof(memory), SIZE)]
 
 
 def port_of(session: str) -> int:
-    """The RPC port in a session's name."""
     return int(session.rpartition(":")[2])
 
 
@@ -122,9 +121,7 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     """Whatever Mooncake says of it, the push ends; what it left behind counts until Mooncake has ended it."""
     factory = MooncakeFactory(host="127.0.0.1", push_timeout_s=0.05, max_in_flight=4)
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
-    give_up = time.monotonic() + 5
-    while not sender.answered(receiver.session) and time.monotonic() < give_up:
-        time.sleep(0.01)
+    eventually(lambda: sender.answered(receiver.session))
     sender.now = lambda: time.monotonic() + 100  # the clock of the deadline alone
     address = ctypes.addressof(memory)
     push = sender.submit(receiver.session, CopyPlan.of([Copy(address, address + SIZE // 2, 64)] * 8))

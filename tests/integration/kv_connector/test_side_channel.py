@@ -16,6 +16,7 @@ from baton.kv_connector.control import loop as side_channel
 from baton.kv_connector.control.loop import ControlLoop, PeerKey
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 from baton.kv_connector.errors import ConfigError, ConnectorError, ProtocolError
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -87,23 +88,14 @@ def talk(loops: MakeLoop) -> Talk:
     return Talk(loops)
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Poll until the condition holds."""
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, "it does not happen"
-        time.sleep(0.001)
-
-
 def take(receive: Callable[[], Iterator[T]]) -> list[T]:
-    """Receive until something has come."""
     got: list[T] = []
 
     def some() -> bool:
         got.extend(receive())
         return bool(got)
 
-    wait_for(some)
+    eventually(some)
     return got
 
 
@@ -130,7 +122,7 @@ def test_messages_before_the_connection_stands_are_kept_in_order(talk: Talk) -> 
     for i in range(100):
         talk.say(b"%d" % i)
 
-    wait_for(lambda: len(talk.p.got) == 100)
+    eventually(lambda: len(talk.p.got) == 100)
     assert talk.p.payloads == [b"%d" % i for i in range(100)]
 
 
@@ -167,7 +159,7 @@ def test_nothing_queues_for_a_peer_that_is_not_there(loops: MakeLoop) -> None:
         decode.send(("dial", f"tcp://127.0.0.1:{port}"), b"fresh")
         return bool(p.got)
 
-    wait_for(talk)
+    eventually(talk)
     assert b"stale" not in p.payloads
 
 
@@ -177,7 +169,7 @@ def test_an_answer_to_a_peer_that_has_gone_is_dropped(talk: Talk) -> None:
     talk.decode.send(("accept", b"nobody"), b"this loop does not listen")
     talk.say(b"still alive")
 
-    wait_for(lambda: talk.p.got)
+    eventually(lambda: talk.p.got)
 
 
 def test_a_message_may_be_as_long_as_a_frame(talk: Talk) -> None:
@@ -186,7 +178,7 @@ def test_a_message_may_be_as_long_as_a_frame(talk: Talk) -> None:
         talk.say(bytes(MAX_PAYLOAD_BYTES + 1))
     talk.say(bytes(MAX_PAYLOAD_BYTES))
 
-    wait_for(lambda: talk.p.got)
+    eventually(lambda: talk.p.got)
     assert len(talk.p.payloads[0]) == MAX_PAYLOAD_BYTES
 
 
@@ -194,11 +186,11 @@ def test_a_broken_connection_is_told(talk: Talk, loops: MakeLoop) -> None:
     """The decode rank hears soon that its prefill rank has gone, and reaches its successor at the same address."""
     successor, s = loops()
     talk.say(b"hello")
-    wait_for(lambda: talk.p.got)
+    eventually(lambda: talk.p.got)
 
     talk.prefill.stop()
 
-    wait_for(lambda: talk.d.lost)
+    eventually(lambda: talk.d.lost)
     assert set(talk.d.lost) == {("dial", talk.address)}
     successor.listen("127.0.0.1", int(talk.address.rpartition(":")[2]), SECRET)
     successor.start()
@@ -207,20 +199,20 @@ def test_a_broken_connection_is_told(talk: Talk, loops: MakeLoop) -> None:
         talk.say(b"again")
         return bool(s.got)
 
-    wait_for(is_heard)
+    eventually(is_heard)
 
 
 def test_a_forgotten_peer_is_dialled_anew(talk: Talk) -> None:
     """`forget` closes the connection; a later message makes another. Forgetting a stranger does nothing."""
     talk.say(b"one")
-    wait_for(lambda: talk.p.got)
+    eventually(lambda: talk.p.got)
 
     talk.decode.forget(("dial", talk.address))
     talk.decode.forget(("dial", "tcp://127.0.0.1:9"))
     talk.decode.forget(("accept", b"x"))
     talk.say(b"two")
 
-    wait_for(lambda: len(talk.p.got) == 2)
+    eventually(lambda: len(talk.p.got) == 2)
     assert talk.p.got[0][0] != talk.p.got[1][0]
 
 
@@ -231,14 +223,14 @@ def test_ticks_come_by_time_and_by_wake(loops: MakeLoop) -> None:
     by_wake.react_to_tick = lambda: woken.send(("dial", address), b"from the tick")
     for loop in (idle, woken, prefill):
         loop.start()
-    wait_for(lambda: by_time.ticks > 5)
-    wait_for(lambda: p.payloads == [b"from the tick"])
+    eventually(lambda: by_time.ticks > 5)
+    eventually(lambda: p.payloads == [b"from the tick"])
     assert by_wake.ticks == 1
 
     for _ in range(10_000):
         woken.wake()
 
-    wait_for(lambda: by_wake.ticks >= 2)
+    eventually(lambda: by_wake.ticks >= 2)
     assert by_wake.ticks < 10_000
 
 
@@ -252,7 +244,7 @@ def test_a_broken_handler_does_not_end_the_loop(talk: Talk, caplog: pytest.LogCa
     with caplog.at_level(logging.ERROR):
         talk.say(b"one")
         talk.say(b"two")
-        wait_for(lambda: len(talk.p.got) == 2)
+        eventually(lambda: len(talk.p.got) == 2)
 
     assert "a bug in the handler" in caplog.text
 
@@ -263,7 +255,7 @@ def test_stop_does_not_wait_for_the_garbage_collector() -> None:
         loop = ControlLoop(Recorder(), 10.0, context, secret=SECRET)
         loop.start()
         loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
-        wait_for(lambda: loop._clients)
+        eventually(lambda: loop._clients)
         client = next(iter(loop._clients.values()))
 
         loop.stop()
@@ -322,7 +314,7 @@ def test_what_cannot_be_dialled_is_logged(
     loop.send(("dial", address), b"x")
     loop.send(("dial", address), b"x")
 
-    wait_for(lambda: words in caplog.text)
+    eventually(lambda: words in caplog.text)
 
 
 def test_an_address_in_use_is_named(loops: MakeLoop) -> None:

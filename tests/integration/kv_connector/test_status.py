@@ -192,10 +192,7 @@ def test_a_transfer_is_told_of_by_id(context: zmq.Context[zmq.Socket[bytes]], tm
     answers = []
     for name, server in (("p", knows), ("d", knows_not)):
         server.start()
-        with context.socket(zmq.REQ) as asker:
-            asker.connect(f"ipc://{tmp_path / name}")
-            asker.send_multipart([b"timeline", b"ab"])
-            answers.append(json.loads(asker.recv()))
+        answers.append(ask(context, tmp_path / name, b"timeline", b"ab"))
         server.stop()
 
     assert answers == [{"asked": "ab"}, {"error": "unknown request"}]

@@ -26,7 +26,6 @@ def adding(body: dict[str, Any]) -> str:
 
 
 async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> int:
-    """Run the command; its status."""
     async with serving(fake) as url, asyncio.timeout(30):
         return await asyncio.to_thread(main, ["eval", str(path), "--url", url, *argv])
 

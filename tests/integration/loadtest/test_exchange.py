@@ -27,7 +27,6 @@ async def exchange(url: str, *, chat: bool = False, timeout_s: float = 10) -> As
 
 
 async def ask(asking: Exchange, what: Ask = ASK) -> Answered:
-    """Send one request."""
     return await asking.send(0, what, asking.body(what), Timing(time.perf_counter()))
 
 

@@ -51,7 +51,6 @@ class FakeNode:
 
 @pytest.fixture
 def bearer(tmp_path: Path) -> str:
-    """A node's token."""
     path = tmp_path / "secret"
     path.write_text(generate_secret())
     return token(path)

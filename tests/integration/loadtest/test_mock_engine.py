@@ -37,7 +37,6 @@ async def mock(
 
 
 def signed(role: Any, *, peer: str = "") -> dict[str, Any]:
-    """The parameters of one leg."""
     return sign(TransferParams(transfer_id=new_transfer_id(), role=role, peer=peer), SECRET)
 
 
@@ -47,7 +46,6 @@ def prefill_leg(**changes: Any) -> dict[str, Any]:
 
 
 async def counts(http: httpx.AsyncClient) -> dict[str, int]:
-    """What the mock has done."""
     return dict((await http.get("/mock/counts")).json())
 
 

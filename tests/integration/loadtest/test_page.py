@@ -29,7 +29,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Every page by its name."""
     return write(tmp_path_factory.mktemp("pages"))
 
 

@@ -25,7 +25,6 @@ async def asked(
 
 
 def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
-    """A whole answer."""
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 

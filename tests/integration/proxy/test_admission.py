@@ -35,7 +35,6 @@ def hold(running: Cluster) -> None:
 
 
 def release(running: Cluster) -> None:
-    """Let them answer."""
     for node in running.decode:
         node.may_answer.set()
 

@@ -59,7 +59,6 @@ def bearer(name: str) -> dict[str, str]:
 
 
 async def ask(running: Cluster, name: str = "", path: str = "/v1/completions", **changes: Any) -> httpx.Response:
-    """Ask with a key, or with none."""
     body = {**(CHAT if "chat" in path else COMPLETION), **changes}
     return await running.http.post(path, json=body, headers=bearer(name) if name else {})
 

@@ -152,7 +152,6 @@ async def telling(
 
 
 def ids(count: int) -> list[str]:
-    """Some transfer ids."""
     return [new_transfer_id() for _ in range(count)]
 
 

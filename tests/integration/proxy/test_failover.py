@@ -85,12 +85,8 @@ async def test_a_failed_decode_leg_is_tried_on_another_with_the_same_prefill_nod
     [
         ("status", 400, 400, 1),
         ("error first", 400, 200, 1),  # a stream that begins with a 4xx is an answer
-        (
-            "error first",
-            500,
-            500,
-            2,
-        ),  # what vLLM says inside of a stream becomes the status while that is still possible
+        # What vLLM says inside of a stream becomes the status while that is still possible.
+        ("error first", 500, 500, 2),
         ("status", 408, 408, 2),  # a rate limit is no fault of the request; where all nodes say so, the client hears it
         ("status", 429, 429, 2),
     ],

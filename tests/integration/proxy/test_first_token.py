@@ -30,12 +30,10 @@ async def relaying(**settings: Any) -> AsyncIterator[Cluster]:
 
 
 async def ask(running: Cluster, kind: str, **more: Any) -> httpx.Response:
-    """Ask, and read the whole answer."""
     return await running.http.post(PATHS[kind], json={**BODIES[kind], **more})
 
 
 def whole(kind: str, **more: Any) -> bytes:
-    """The stream of one server."""
     stream = typed_stream(PATHS[kind], TOKENS) if kind == "message" else events(PATHS[kind], TOKENS, **more)
     return b"".join(stream)
 
@@ -63,7 +61,6 @@ def go_on(running: Cluster) -> None:
 
 
 async def read_all(rest: AsyncIterator[bytes]) -> bytes:
-    """Return what is left of an answer."""
     return b"".join([part async for part in rest])
 
 
@@ -196,11 +193,8 @@ async def test_no_node_that_could_start_with_it(kind: str) -> None:
         ("3-alike", {"stream": False}, "whole"),
         ("3-alike", {"stream": True, "prompt": ["a", "b"]}, "several"),
         ("3-alike", {"stream": True, "echo": True}, "echo"),
-        (
-            "3-other",
-            {"stream": True},
-            "nodes",
-        ),  # they do not sample alike: the prefill node's need not be the decode node's
+        # They do not sample alike: the prefill node's need not be the decode node's.
+        ("3-other", {"stream": True}, "nodes"),
     ],
 )
 async def test_what_is_not_relayed(first_tokens: str, more: dict[str, Any], why: str) -> None:

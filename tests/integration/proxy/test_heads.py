@@ -24,7 +24,6 @@ def _short_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def connected(running: Cluster) -> Iterator[socket.socket]:
-    """A raw connection."""
     with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1]))) as sock:
         sock.setblocking(False)
         yield sock
@@ -48,7 +47,6 @@ async def exchange(sock: socket.socket, sent: bytes, *, until: bytes = b"") -> b
 
 
 def status(got: bytes) -> int:
-    """The first answer's."""
     return int(got.split(b" ", 2)[1])
 
 

@@ -76,7 +76,6 @@ def answering(*answers: bytes, ends: bool = False, reads: int = 0) -> Handler:
 
 
 async def post(upstream: Upstream, server: Server, body: bytes = b"{}") -> UpstreamResponse:
-    """Send a request."""
     async with asyncio.timeout(10):
         return await upstream.post(server.url, "/v1/x", b"x-own: 1\r\n", body)
 

@@ -15,8 +15,6 @@ async def state_of(running: Cluster, url: str) -> dict[str, Any]:
 
 
 async def until_state(running: Cluster, url: str, state: str) -> dict[str, Any]:
-    """Wait until a node is in a state."""
-
     async def reached() -> bool:
         return bool((await state_of(running, url))["state"] == state)
 

@@ -68,6 +68,7 @@ async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
     ("path", "body"),
     [
         ("/v1/completions", {**COMPLETION, "prompt_logprobs": 1}),
+        ("/v1/completions", {"model": MODEL, "prompt_embeds": "AAAA"}),
         ("/v1/responses", {"model": MODEL, "input": "a", "background": True}),
     ],
 )

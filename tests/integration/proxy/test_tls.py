@@ -25,15 +25,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """What a test talks to."""
-
     process: asyncio.subprocess.Process
     port: int
     authority: Authority
     decode: FakeVllm
 
     def client(self, certificate: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
-        """Ask over TLS."""
         url = f"https://127.0.0.1:{self.port}"
         return httpx.AsyncClient(base_url=url, verify=self.authority.context(certificate), timeout=20)
 

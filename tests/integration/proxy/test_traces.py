@@ -16,13 +16,11 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def collector() -> Iterator[Receiver]:
-    """Where traces go."""
     with receiver() as received:
         yield received
 
 
 async def until_complete(collector: Receiver, spans: int) -> None:
-    """Wait for so many spans."""
     await until_true(lambda: len(collector.spans) >= spans, timeout_s=PATIENCE_S)
 
 

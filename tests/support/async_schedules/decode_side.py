@@ -13,8 +13,6 @@ from tests.support.ranks import BLOCK_TOKENS, BLOCKS, LAYERS, Memory
 
 
 class Stage(IntEnum):
-    """How far D is with a prompt."""
-
     UNKNOWN = 0
     WATCHED = 1
     RESERVED = 2
@@ -24,8 +22,6 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """One prompt on D."""
-
     prompt: Computed
     first_block: int = 0  # D has those before it
     blocks: list[int] = field(default_factory=list)

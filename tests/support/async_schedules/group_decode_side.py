@@ -21,8 +21,6 @@ from tests.support.ranks import SECRET
 
 
 class GroupDecodeSide:
-    """D's scheduler."""
-
     def __init__(
         self, chance: random.Random, worker: DecodeWorker, memory: GroupMemory, layout: Layout, texts: Sequence[Text]
     ) -> None:

@@ -31,8 +31,6 @@ class Write(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One forward pass."""
-
     told: PrefillStep
     writes: list[list[Write]]
     given: list[int]  # blocks that were free before it
@@ -40,8 +38,6 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """One prompt."""
-
     name: str
     tokens: list[int]
     prefill: Request
@@ -56,7 +52,6 @@ class Text:
 
     @property
     def complete(self) -> bool:
-        """Whether P has scheduled all of it."""
         return bool(self.computed == self.prefill.num_prompt_tokens)
 
 
@@ -78,8 +73,6 @@ def output(new: Sequence[Any] = (), cached: Sequence[Any] = (), preempted: set[s
 
 
 class GroupTraffic:
-    """P's scheduler."""
-
     def __init__(self, chance: random.Random, layout: Layout, prompts: int) -> None:
         self.seen: Counter[str] = Counter()
         self._random = chance

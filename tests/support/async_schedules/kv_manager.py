@@ -170,7 +170,6 @@ class GroupMemory:
         return region.base_addr + block * region.stride_bytes + place % BLOCK_TOKENS * TOKEN_BYTES
 
     def write(self, layer: int, block: int, place: int, text: bytes) -> None:
-        """Write some tokens of a block."""
         ctypes.memmove(self.address(layer, block, place), text, len(text))
 
     def read(self, layer: int, block: int, place: int) -> bytes:

@@ -59,8 +59,6 @@ class Crowded(World):
 
 
 class Mutant(NamedTuple):
-    """One of them."""
-
     name: str
     plan: Plan
     world: type[World] = World

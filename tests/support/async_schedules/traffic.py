@@ -28,8 +28,6 @@ class Write(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One forward pass."""
-
     told: PrefillStep
     writes: list[list[Write]]  # per prompt
     hits: dict[str, int]  # request id of a prompt that starts → blocks that another prompt fills
@@ -42,8 +40,6 @@ def content(text: str, layer: int, first: int, stop: int) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Computed:
-    """One prompt on P."""
-
     name: str
     tokens: int
     texts: list[str]  # per block: whose text it is
@@ -62,8 +58,6 @@ class Computed:
 
 
 class Traffic:
-    """P's scheduler."""
-
     def __init__(self, chance: random.Random, prompts: int, *, crowded: bool = False) -> None:
         """With `crowded` prompts are preempted often, and the blocks that came back last are given away first."""
         self._crowded = crowded

@@ -37,7 +37,6 @@ class Wire:
         return WireEnd(self, prefill=prefill)
 
     def post(self, payload: bytes, *, to_prefill: bool) -> None:
-        """Put a message on its way."""
         sender: PeerKey = ("accept", b"decode") if to_prefill else ("dial", ADDRESS)
         self._under_way[to_prefill].append(_Letter(self._ends[to_prefill], sender, payload))
 

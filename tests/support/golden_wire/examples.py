@@ -126,8 +126,6 @@ NODE: Final = NodeInfo(
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """A version's file."""
-
     frames: dict[str, str]  # name of the message → the frame, in hexadecimal digits
     params: dict[str, dict[str, Any]]  # name → `kv_transfer_params`
     node: dict[str, Any]  # body of `GET /baton/node`

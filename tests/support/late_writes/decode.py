@@ -46,8 +46,6 @@ class Unregistered(MooncakeFactory):
 
 
 class Decode:
-    """One node with one request."""
-
     def __init__(self, folder: Path, host: str, peer: str, *, bad_block: bool, naive: bool) -> None:
         self._folder = folder
         self._naive = naive

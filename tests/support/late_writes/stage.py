@@ -98,7 +98,6 @@ class Stage:
         _run(f"ip -n {self._network.decode} link set {DATA_DEVICE} down")
 
     def heal(self) -> None:
-        """Join the link again."""
         _run(f"ip -n {self._network.decode} link set {DATA_DEVICE} up")
 
     def unsent_bytes(self) -> int:

@@ -71,7 +71,6 @@ def read(root: Path) -> Facts:
 
 
 def installed() -> Path:
-    """The folder that the installed vLLM is in."""
     spec = find_spec("vllm")
     assert spec is not None
     assert spec.origin is not None

@@ -53,7 +53,6 @@ def _caught(statement: ast.Try) -> str:
 
 
 def _inner(statement: ast.AST, *, skip: str = "") -> list[ast.stmt]:
-    """The statements directly inside a statement."""
     found: list[ast.stmt] = []
     for name, value in ast.iter_fields(statement):
         if name != skip and isinstance(value, list):

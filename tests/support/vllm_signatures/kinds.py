@@ -33,8 +33,6 @@ class Object(NamedTuple):
 
 
 class Package(NamedTuple):
-    """A module."""
-
     name: str
 
     def key(self) -> str:
@@ -42,8 +40,6 @@ class Package(NamedTuple):
 
 
 class Callee(NamedTuple):
-    """A function or method."""
-
     module: Module
     function: Function
 

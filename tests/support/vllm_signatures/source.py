@@ -49,8 +49,6 @@ class Source:
 
 
 class Module:
-    """One module's source."""
-
     def __init__(self, source: Source, name: str, file: Path) -> None:
         self._source = source
         self.name = name

@@ -12,7 +12,6 @@ RIGHT = ([5, 6], [-0.1, -0.2])
 
 
 def whole(tokens: list[int], logprobs: list[float]) -> bytes:
-    """An unstreamed answer."""
     return json.dumps({"choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}]}).encode()
 
 

@@ -12,7 +12,7 @@ from baton.deploy import health_command, secret_command
 from baton.deploy.cli import main
 from baton.proxy.admin.token import read_admin_token
 from tests.support.ports import free_port
-from tests.unit.deploy.processes import answering
+from tests.support.processes import answering
 
 
 class _Part(BaseHTTPRequestHandler):
@@ -26,7 +26,6 @@ class _Part(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of something that answers /health."""
     with answering(_Part) as found:
         yield found
 

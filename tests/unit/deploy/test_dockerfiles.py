@@ -34,7 +34,6 @@ def finals(file: Path) -> list[list[Stage]]:
 
 
 def last(chain: list[Stage], name: str) -> str:
-    """The instruction that counts."""
     return next(each.text for stage in chain for each in reversed(stage.instructions) if each.name == name)
 
 

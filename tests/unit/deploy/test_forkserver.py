@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from baton.deploy.forkserver import Child, ForkServer, ForkServerError
-from tests.unit.deploy.processes import alive, eventually
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 TARGETS = "tests.unit.deploy.targets"
 

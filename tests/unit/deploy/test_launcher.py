@@ -13,7 +13,8 @@ import pytest
 from baton.deploy.forkserver import ROOT
 from baton.deploy.launcher import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
 from tests.support.ports import free_port
-from tests.unit.deploy.processes import eventually, processes_naming
+from tests.support.processes import processes_naming
+from tests.support.waiting import eventually
 
 
 def test_delays_double_until_the_budget_is_spent() -> None:

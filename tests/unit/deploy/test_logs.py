@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from baton.deploy.logs import LogFollower, cause, last_lines
-from tests.unit.deploy.processes import eventually
+from tests.support.waiting import eventually
 
 
 def test_lines_are_shown_behind_their_process_as_they_come(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ def machine(root: Path, cgroup: str, groups: dict[str, dict[str, str]]) -> Path:
 
 
 def v1(limit: int, used: int, cache: int) -> dict[str, str]:
-    """A group of cgroups version 1."""
     return {
         "memory.limit_in_bytes": str(limit),
         "memory.usage_in_bytes": str(used),
@@ -27,7 +26,6 @@ def v1(limit: int, used: int, cache: int) -> dict[str, str]:
 
 
 def v2(limit: int | str, used: int, cache: int) -> dict[str, str]:
-    """A group of cgroups version 2."""
     return {"memory.max": str(limit), "memory.current": str(used), "memory.stat": f"inactive_file {cache}\n"}
 
 

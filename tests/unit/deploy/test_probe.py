@@ -7,7 +7,7 @@ from pathlib import Path
 from baton.deploy.launcher import is_ready
 from baton.deploy.stack import Listener, Member
 from tests.support.certificates import Authority
-from tests.unit.deploy.processes import answering
+from tests.support.processes import answering
 
 
 def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:

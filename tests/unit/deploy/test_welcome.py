@@ -14,7 +14,7 @@ import pytest
 
 from baton.deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
 from tests.support.certificates import Authority
-from tests.unit.deploy.processes import answering
+from tests.support.processes import answering
 
 KEY = "a-key-of-this-test"
 MODEL = """it's a "model" """

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.kubernetes.render import FOLDER
 from tests.support.stub_commands import WAIT_S, StubCommands
+from tests.support.waiting import eventually
 
 SCRIPT: Final = FOLDER / "overlays" / "multi-host" / "group.sh"
 ADDRESS: Final = "leader.example"
@@ -60,9 +60,7 @@ def test_sigterm_reaches_the_node(host: StubCommands) -> None:
     """It drains then: a shell in between would keep the signal to itself."""
     host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nfor ((i = 0; i < 400; i++)); do sleep 0.05; done")
     with host.start(SCRIPT, "prefill") as process:
-        deadline = time.monotonic() + WAIT_S
-        while not (host.folder / "up").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        eventually((host.folder / "up").exists, WAIT_S)
         os.kill(process.pid, signal.SIGTERM)
         process.communicate(timeout=WAIT_S)
 

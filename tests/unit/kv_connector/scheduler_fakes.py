@@ -18,8 +18,6 @@ PEER = "tcp://127.0.0.1:9100"
 
 @dataclass
 class FakeBlock:
-    """A block of the pool."""
-
     block_id: int
     ref_cnt: int = 0
 
@@ -116,7 +114,6 @@ def request(
 
 
 def config(runtime_dir: Path, **transfer: Any) -> ConnectorConfig:
-    """A connector's settings."""
     return ConnectorConfig(
         runtime_dir=runtime_dir,
         secret_file=runtime_dir / "secret",

@@ -24,7 +24,6 @@ def follow(timings: DecodeTimings, request_id: str = "r", ending: Ending | None 
 
 
 def last(timings: DecodeTimings) -> dict[str, Any]:
-    """The newest record."""
     record: dict[str, Any] = timings.snapshot()["recent"][-1]
     return record
 

@@ -22,8 +22,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> LateTorch:
 
 
 class Base:
-    """A worker of vLLM's."""
-
     device = DEVICE
 
     def __init__(self, stages: int) -> None:

@@ -2,8 +2,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
+
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 PARENT = """
 import subprocess, sys, time
@@ -20,14 +21,6 @@ time.sleep(60)
 """
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_worker_dies_with_the_process_that_started_it() -> None:
     """An engine that outlives a killed API server would keep its ports and look alive to its peers."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
@@ -39,7 +32,4 @@ def test_a_worker_dies_with_the_process_that_started_it() -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
 
-    deadline = time.monotonic() + 5
-    while alive(worker) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(worker)
+    eventually(lambda: not alive(worker))

@@ -17,8 +17,6 @@ from baton.model_runner.tokens.host import HostTransfer
 
 
 class Base:
-    """A worker of vLLM's."""
-
     device = torch.device("cpu")
     stopped = False
 
@@ -38,15 +36,12 @@ class Base:
 
 
 class Worker(Reports, Base):
-    """One that reports."""
-
     vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=0))
     model_runner: Any = SimpleNamespace(token_transfer=HostTransfer(), use_async_scheduling=True)
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """One rank, not started."""
     monkeypatch.setattr(reports, "get_pp_group", lambda: SimpleNamespace(is_last_rank=True))
     monkeypatch.setattr(reports, "get_tp_group", lambda: SimpleNamespace(rank_in_group=0))
     monkeypatch.delenv(AUDIT_VARIABLE, raising=False)
@@ -57,7 +52,6 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 def ask(path: Path) -> dict[str, Any]:
-    """What the node would be told."""
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.linger = 0
         socket.rcvtimeo = 10_000

@@ -75,8 +75,6 @@ class Runner:
 
 
 class Theirs:
-    """VLLM's worker."""
-
     use_v2_model_runner = True
 
     def __init__(self, log: Log) -> None:

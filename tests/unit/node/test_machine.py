@@ -8,7 +8,6 @@ from baton.node.machine import locked_bytes, machine, rdma_devices
 
 
 def card(folder: Path, name: str, *states: str) -> None:
-    """Make a card as the kernel shows it."""
     for number, state in enumerate(states, start=1):
         port = folder / name / "ports" / str(number)
         port.mkdir(parents=True)

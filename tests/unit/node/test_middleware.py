@@ -52,7 +52,6 @@ def settings(role: Role = "decode") -> GateSettings:
 
 
 def gate(app: App, role: Role = "decode") -> NodeMiddleware:
-    """The middleware around an application."""
     return NodeMiddleware(app, settings(role))
 
 

@@ -7,7 +7,6 @@ from tests.e2e.parity.compare import differences
 
 
 def whole(body: Any, status: int = 200) -> httpx.Response:
-    """An answer that is no stream."""
     return httpx.Response(status, json=body)
 
 
@@ -20,7 +19,6 @@ def stream(*texts: str, end: str = "data: [DONE]\n\n") -> httpx.Response:
 
 
 def wheres(ours: httpx.Response, plain: httpx.Response) -> list[str]:
-    """Where two answers differ."""
     return [difference.where for difference in differences(ours, plain)]
 
 

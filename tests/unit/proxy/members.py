@@ -15,7 +15,6 @@ BFLOAT16 = fingerprint(dtype="bfloat16")
 
 
 def info(role: Literal["prefill", "decode"], **changes: Any) -> NodeInfo:
-    """Describe a ready node."""
     addresses = ["tcp://p:1"] if role == "prefill" else []
     return node_info(role, **{"control_addresses": addresses, "served_models": [MODEL], **changes})
 

@@ -67,7 +67,6 @@ def connector(runtime_dir: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def client(runtime_dir: Path) -> Iterator[ConnectorClient]:
-    """The node's end."""
     made = ConnectorClient(runtime_dir)
     yield made
     made.stop()

@@ -23,7 +23,6 @@ OTHER = ClusterSecret(b"the secret of another one")
 
 @pytest.fixture
 async def engines() -> AsyncIterator[ProbeEngines]:
-    """Stopped in the end."""
     made = ProbeEngines(PLACE)
     yield made
     await made.stop()

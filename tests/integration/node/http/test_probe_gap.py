@@ -36,7 +36,6 @@ os._exit(0)
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """Two namespaces."""
     if which("nft") is None or which("ss") is None:
         pytest.skip("nft or ss is missing")
     try:

@@ -16,7 +16,6 @@ VERSIONS = {"baton": "0.1.0", "vllm": "0.32.0", "mooncake": "0.3.13", "protocol"
 
 
 def info(_role: Role, **changes: Any) -> NodeInfo:
-    """A ready node."""
     addresses = ["tcp://10.0.0.1:9100"] if _role == "prefill" else []
     plain = {"control_addresses": addresses, "fingerprint": FINGERPRINT, "regions": [REGION], "versions": VERSIONS}
     return msgspec.structs.replace(node_info(_role), **(plain | changes))

@@ -19,7 +19,6 @@ def tried(**changes: Any) -> Tried:
 
 
 def codes(*pairs: Tried) -> list[str]:
-    """The kinds of what is found."""
     return [finding.code for finding in diagnose(pairs, WANTED)]
 
 

@@ -39,7 +39,6 @@ def somebody_who_says(words: bytes) -> Iterator[int]:
 
 
 def codes(port: int) -> list[str]:
-    """The kinds of findings."""
     return [finding.code for finding in local._port("127.0.0.1", port, "proxy")]
 
 

@@ -21,7 +21,6 @@ NEVER_S = 5.0
 
 @pytest.fixture
 def pause(tmp_path: Path) -> Iterator[IdleSleep]:
-    """The engine's end."""
     made = IdleSleep(wake_path(tmp_path))
     made.start()
     yield made
@@ -30,7 +29,6 @@ def pause(tmp_path: Path) -> Iterator[IdleSleep]:
 
 @pytest.fixture
 def waker(tmp_path: Path) -> Iterator[Waker]:
-    """The worker's end."""
     made = Waker(wake_path(tmp_path))
     made.start()
     yield made

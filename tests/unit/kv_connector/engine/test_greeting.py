@@ -21,7 +21,6 @@ class Peers:
 
 
 def end_of(greetings: PeerReachability, target: str) -> bool:
-    """Ask until it is known."""
     give_up = time.monotonic() + 5
     while (answered := greetings.answered(target)) is None:
         assert time.monotonic() < give_up

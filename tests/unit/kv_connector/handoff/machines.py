@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank
 from tests.support.described import fingerprint
 
 P, D = 11, 21  # incarnations
 PEER = "tcp://p:1"
-SETTINGS = HandoffSettings(pool_blocks=100)
+SETTINGS = TransferConfig()
 HASH = b"prompt"
 PROMPT = Prompt(tokens=40, blocks=3, prompt_hash=HASH)
 WISH = BlockReservation(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
@@ -40,7 +40,8 @@ def make_consumer(incarnation: int = D, refuse: str = "", pool_blocks: int = 100
     consumer = Consumer(
         incarnation=incarnation,
         domains=1,
-        settings=HandoffSettings(pool_blocks=pool_blocks),
+        settings=SETTINGS,
+        pool_blocks=pool_blocks,
         hello=lambda: hello("d"),
         check_compatible=lambda _: refuse,
     )

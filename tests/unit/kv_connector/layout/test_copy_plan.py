@@ -26,7 +26,6 @@ def region(base_addr: int, *, stride_bytes: int = BLOCK_BYTES, num_blocks: int =
 
 
 def plan_copies(src: Region, dst: Region, src_blocks: list[int], dst_blocks: list[int]) -> CopyPlan:
-    """Plan the copies for one pair of regions."""
     return plan_layers([(src, dst)], src_blocks, dst_blocks)
 
 

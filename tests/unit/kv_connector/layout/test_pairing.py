@@ -75,7 +75,6 @@ class Rig:
 
 
 def blocks_for(rig: Rig, seed: int) -> list[int]:
-    """Blocks of a prompt, in no order."""
     return random.Random(seed).sample(range(POOL), -(-TOKENS // rig.block_tokens))
 
 

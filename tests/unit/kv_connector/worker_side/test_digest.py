@@ -36,7 +36,6 @@ def regions_over(
 
 
 def noise(size: int, seed: int = 0) -> torch.Tensor:
-    """Bytes without a pattern."""
     return torch.tensor(list(random.Random(seed).randbytes(size)), dtype=torch.uint8)
 
 

@@ -68,7 +68,6 @@ def engine(
 
 
 def cache_of(local_heads: int) -> Any:
-    """One layer's kind of cache."""
     spec = FullAttentionSpec(block_size=16, num_kv_heads=local_heads, head_size=8, dtype=torch.float32)
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=["l0"], kv_cache_spec=spec)])
 

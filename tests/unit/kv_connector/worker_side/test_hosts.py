@@ -16,7 +16,6 @@ SETTINGS = {"weights": "a1", "dtype": "float32"}
 
 
 def member(host: int, doors: dict[str, str] | None = None, **settings: str) -> Member:
-    """A rank's word."""
     return Member(host, f"10.0.0.{host + 1}", SETTINGS | settings, doors or {})
 
 

@@ -20,8 +20,6 @@ from tests.unit.loadtest.results import result, stage
 
 
 class Values:
-    """Units with a value each."""
-
     def __init__(self, values: Sequence[float]) -> None:
         self._weighted = Weighted([(value, at) for at, value in enumerate(values)])
         self.size = len(values)

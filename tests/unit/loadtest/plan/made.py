@@ -25,7 +25,6 @@ def demand(due_s: float = 0.0, tokens: int = 100, output: int = 1, **more: Any) 
 
 
 def poisson(rate_per_s: float, count: int, seed: int = 1, **more: int) -> list[Demand]:
-    """Requests of a Poisson process."""
     rng = random.Random(seed)
     return [demand(at, **more) for at in accumulate(rng.expovariate(rate_per_s) for _ in range(count))]
 
@@ -59,5 +58,4 @@ def _decoded(one: Demand, at_s: list[float]) -> Record:
 
 
 def ttfts(outcome: Outcome) -> list[float]:
-    """TTFTs in the order of arrival."""
     return [record.ttft_s or 0.0 for record in outcome.records]

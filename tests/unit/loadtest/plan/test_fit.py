@@ -24,7 +24,6 @@ NAMES = ("a", "b", "c")
 
 
 def rows(truth: tuple[float, ...], count: int) -> list[Row]:
-    """Measurements that the truth explains."""
     rng = random.Random(3)
     drawn = [(1.0, rng.uniform(10, 5000), rng.uniform(1e4, 1e7)) for _ in range(count)]
     return [Row(values, sum(a * b for a, b in zip(truth, values, strict=True))) for values in drawn]

@@ -16,7 +16,6 @@ from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, ste
 
 
 def mixed(count: int, seed: int = 2) -> list[Demand]:
-    """Requests of different lengths."""
     rng = random.Random(seed)
     due = accumulate(rng.expovariate(8) for _ in range(count))
     return [demand(at, rng.randint(10, 400), rng.randint(1, 60)) for at in due]

@@ -18,7 +18,6 @@ TRACE = (
 
 
 def built(*argv: str) -> tuple[list[build.Stage], dict[str, Any]]:
-    """The stages and the description of the work."""
     given = parse(["--url", "http://a:1", *argv], {})
     dataset = build.source(given)
     return build.stages(given, dataset), build.workload(given, dataset)
@@ -26,7 +25,6 @@ def built(*argv: str) -> tuple[list[build.Stage], dict[str, Any]]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    """A trace of two requests."""
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(TRACE))
     return str(path)

@@ -46,7 +46,6 @@ class FakeExchange:
 
 
 async def run(exchange: FakeExchange, load: Load, source: Source | None = None, **limits: Any) -> Taken:
-    """Run a stage that nobody stops."""
     asking: Any = exchange
     made = Limits(**{"requests": 100, "seconds": 10.0, **limits})
     async with asyncio.timeout(10):

@@ -7,7 +7,6 @@ from tests.unit.loadtest.making import making
 
 
 def prompt(source: Any, index: int) -> Any:
-    """A script's first prompt."""
     return next(source.script(index)).prompt
 
 

@@ -18,7 +18,6 @@ def traced(timestamp: int, tokens: int, *blocks: int, output: int = 100) -> Trac
 
 
 def replay(*requests: TracedRequest, chat: bool = False, seed: int = 1, **scale: Any) -> TraceReplay:
-    """A trace, scaled."""
     return TraceReplay(making(chat=chat, seed=seed), requests, Scale(**scale))
 
 

@@ -23,8 +23,6 @@ class LateTransport:
 
 
 class Message:
-    """A message, which is its own handle."""
-
     def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
         self._read: float | None = None

@@ -29,8 +29,6 @@ class Lists(ListsEventSynced, GPUModelRunner):
 
 
 class Step(NamedTuple):
-    """What became of a step."""
-
     tokens: list[list[int]]
     logprobs: list[list[float]] | None
     blocked: dict[str, int]  # by line

@@ -170,7 +170,6 @@ class Rig:
 
 
 def wanted(step: int) -> Found:
-    """What a step leaves behind."""
     drafts = [[step * 100 + i for i in range(DRAFTS)], [step * 100 + DRAFTS + i for i in range(DRAFTS)]]
     accepted = [4, 1 + step % 3]
     return Found(drafts, accepted, accepted, {"b": 2} | ({"a": step % 3} if step % 3 else {}))

@@ -77,7 +77,6 @@ def node_api(connector: FakeConnector, role: Role = "prefill") -> NodeApi:
 
 
 async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, app: object = None) -> Exchange:
-    """Send one request to the API."""
     path, _, query = path.partition("?")
     scope = http(method, path, [("Authorization", f"Bearer {token}")])
     scope.update(app=app, query_string=query.encode(), server=("10.0.0.5", 8100))

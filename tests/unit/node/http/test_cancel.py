@@ -34,7 +34,6 @@ class FakeConnector:
 
 
 async def ask(connector: FakeConnector, messages: list[Message], *, method: str = "POST") -> Exchange:
-    """Send one request to the route."""
     exchange = Exchange(http(method, CANCEL_PATH, [("Authorization", f"Bearer {TOKEN}")]), messages)
     exchange.disconnect()
     gate = BearerGate(SECRET, Refusals(logging.getLogger(__name__)))

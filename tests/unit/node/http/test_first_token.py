@@ -31,7 +31,6 @@ HEAD: Message = {
 
 
 def body(data: bytes) -> Message:
-    """A piece of a response."""
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 

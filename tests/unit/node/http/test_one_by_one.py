@@ -17,7 +17,6 @@ def output(token: int) -> RequestOutput:
 
 
 def ids(found: Any) -> list[int]:
-    """Of an output's tokens."""
     return list(cast("RequestOutput", found).outputs[0].token_ids)
 
 

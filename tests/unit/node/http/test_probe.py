@@ -52,7 +52,6 @@ class FakeEngines:
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
-    """What the route uses."""
     made = FakeEngines(PLACE)
     monkeypatch.setattr(probe, "ProbeEngines", lambda _: made)
     return made

@@ -52,7 +52,6 @@ def parent(answers: int) -> Any:
 
 
 def says(made: Made, request: Any, ids: list[int], reason: FinishReason | None = None, **named: Any) -> Any:
-    """The engine says tokens of a request."""
     return made.processor.request_states[request.request_id].make_request_output(ids, None, reason, None, **named)
 
 
@@ -162,7 +161,6 @@ def head(status: int = 200, kind: bytes = b"text/event-stream; charset=utf-8") -
 
 
 def body(data: bytes, *, more: bool = True) -> Message:
-    """A piece of a response."""
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 

@@ -20,12 +20,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     ("host", "listen", "advertised", "data"),
     [
         ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1"),  # one machine needs nothing else
-        (
-            "localhost",
-            "127.0.0.1",
-            "localhost",
-            "127.0.0.1",
-        ),  # peers may resolve it; the transfer engine wants an address
+        ("localhost", "127.0.0.1", "localhost", "127.0.0.1"),  # peers may resolve it; the engine wants an address
         ("0.0.0.0", "0.0.0.0", EXTERNAL, EXTERNAL),  # the pod's address need not be configured
         ("", "0.0.0.0", EXTERNAL, EXTERNAL),
         (EXTERNAL, EXTERNAL, EXTERNAL, EXTERNAL),

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.timeout(10)  # a request that is let into the queue by 
 
 
 def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each: int = 3) -> ConcurrencyLimiter:
-    """A small gate."""
     return ConcurrencyLimiter(
         max_inside=inside, max_waiting=waiting, max_waiting_per_tenant=each, clock=clock or Clock()
     )

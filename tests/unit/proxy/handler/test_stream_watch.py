@@ -47,8 +47,6 @@ def stream(line: bytes = b"0 1") -> Stream:
 
 
 class Watched:
-    """Streams on one node."""
-
     def __init__(
         self,
         *nodes: FakeNode,

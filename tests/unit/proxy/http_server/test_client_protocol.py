@@ -56,7 +56,6 @@ def connected(app: ASGIApp, transport: Transport) -> ClientProtocol:
 
 @pytest.fixture
 async def made(app: App, transport: Transport) -> ClientProtocol:
-    """The connection's protocol."""
     return connected(app, transport)
 
 

@@ -13,8 +13,6 @@ from tests.support.cluster import until_true
 
 
 class Seen:
-    """What a follower has told."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.taken: list[str] = []

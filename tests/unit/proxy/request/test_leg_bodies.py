@@ -45,7 +45,6 @@ OUTPUT_FIELDS: dict[str, Any] = {
 
 
 def leg(path: str, body: dict[str, Any], *, first_token: bool = False) -> dict[str, Any]:
-    """The prefill leg of a request."""
     request = parse(path, "id", [], msgspec.json.encode(body))
     return msgspec.json.decode(prefill_body(request, PARAMS, first_token=first_token), type=dict[str, Any])
 

@@ -99,11 +99,8 @@ def test_a_body_is_read_in_parts() -> None:
 @pytest.mark.parametrize(
     ("parts", "declared", "error"),
     [
-        (
-            (),
-            b"11",
-            BodyTooLargeError,
-        ),  # it is believed before the first byte is taken: `100-continue` is answered with 413
+        # It is believed before the first byte is taken: `100-continue` is answered with 413.
+        ((), b"11", BodyTooLargeError),
         ((b"123456", b"123456"), b"", BodyTooLargeError),  # a chunked upload is counted as it comes
         ((b"1", None), b"", ClientGoneError),
     ],

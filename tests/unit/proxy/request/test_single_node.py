@@ -10,7 +10,6 @@ from baton.proxy.request.single_node import BACKGROUND, PREVIOUS, TOOLS, TRUNCAT
 
 
 def asked(**fields: Any) -> ClientRequest:
-    """A request for a response."""
     return parse(RESPONSES, "id", [], json.dumps({"model": "m", "input": "a", **fields}).encode())
 
 

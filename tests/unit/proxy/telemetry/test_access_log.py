@@ -28,7 +28,6 @@ ENTRY = Entry(
 
 
 def written(log_format: Any, *entries: Entry) -> list[str]:
-    """What the log writes of some requests."""
     lines: list[bytes] = []
     log = AccessLog("all", log_format, lines.append)
     log.start()

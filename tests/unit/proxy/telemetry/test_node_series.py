@@ -49,7 +49,6 @@ class Nodes:
 
     @asynccontextmanager
     async def get(self, url: str, *_: object, **__: object) -> AsyncIterator[Any]:
-        """Answer as the node would."""
         self.asked.append(url)
         if url == "http://gone":
             raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")

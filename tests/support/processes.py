@@ -2,8 +2,7 @@
 
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,14 +27,6 @@ def processes_naming(word: str) -> list[int]:
         if word.encode() in text and alive(int(folder.name)):
             found.append(int(folder.name))
     return found
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait until `condition` holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 @contextmanager
