@@ -61,6 +61,7 @@ class DecodeScheduler:
         vocab_size: int = 0,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
+        media: bytes = b"",
     ) -> None:
         """`sampling`: digest of how the engine samples, if its scheduler starts requests with given tokens; else empty."""
         self.addresses: list[str] = []  # none: decode ranks dial
@@ -74,6 +75,7 @@ class DecodeScheduler:
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
         self._own_tokens = 1 if have_windows(groups) else 0
         self._adapters = adapters or Adapters()
+        self._media = media
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
@@ -115,7 +117,8 @@ class DecodeScheduler:
             self._outcomes.send(params.transfer_id, "local", "")
         if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
             return  # it must compute its prompt itself
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
+        adapter = adapter_name(request, self._adapters)
+        prompt = prompt_hash(request, self._adapters, self._media)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:

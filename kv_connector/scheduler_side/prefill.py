@@ -66,6 +66,7 @@ class PrefillScheduler:
         *,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
+        media: bytes = b"",
         sampling: str = "",
     ) -> None:
         """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens."""
@@ -74,6 +75,7 @@ class PrefillScheduler:
         self._secret = secret
         self._block_tokens = block_tokens
         self._adapters = adapters or Adapters()
+        self._media = media
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._held: dict[str, _Tracked] = {}
@@ -101,7 +103,8 @@ class PrefillScheduler:
             self._relay(request)
         if not is_named(request):
             return
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
+        adapter = adapter_name(request, self._adapters)
+        prompt = prompt_hash(request, self._adapters, self._media)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
