@@ -28,6 +28,7 @@ _MEDIA: Final = re.compile(
     rb'"type"\s*:\s*"(?:input_)?(?:image|audio|video|file)|"(?:image|audio|video)_(?:url|embeds|pil)"|"input_audio"'
 )
 _OF_ONE_NODE: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(?:video|file)|"video_url"|"(?:image|video)_pil"|"uuid"')
+_ADDRESS: Final = re.compile(rb'"(?:url|image_url|audio_url)"\s*:\s*"(?!data:)')
 _ITEM_EMBEDDINGS: Final = re.compile(rb'"(?:image|audio|video)_embeds"')
 _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
@@ -48,6 +49,11 @@ def reason_for_local(fields: Fields) -> str | None:
         if _has(_OF_ONE_NODE, fields):
             return MEDIA
     return NO_PROMPT if _count_listed(fields) == 0 else None
+
+
+def fetches_items(fields: Fields) -> bool:
+    """Return whether the prompt has items that stand elsewhere: each node fetches them, and may find something else."""
+    return _has(_MEDIA, fields) and _has(_ADDRESS, fields)
 
 
 def generates_little(fields: Fields) -> bool:

@@ -50,6 +50,7 @@ def _stub_torchvision() -> None:
 def _stub_video_processor() -> None:
     """Give processors of images in place of their part for videos, which needs torchvision, one that does nothing."""
     from transformers.models.auto.video_processing_auto import AutoVideoProcessor
+    from transformers.processing_utils import ProcessorMixin
     from transformers.video_processing_utils import BaseVideoProcessor
 
     class NoVideos(BaseVideoProcessor):  # type: ignore[misc,no-any-unimported]
@@ -67,6 +68,12 @@ def _stub_video_processor() -> None:
         return NoVideos()
 
     AutoVideoProcessor.from_pretrained = from_pretrained
+    check = ProcessorMixin.check_argument_for_proper_class
+
+    def check_argument(self: Any, name: str, argument: Any) -> Any:
+        return NoVideos if isinstance(argument, NoVideos) else check(self, name, argument)
+
+    ProcessorMixin.check_argument_for_proper_class = check_argument
 
 
 def _stub_soundfile() -> None:
