@@ -44,7 +44,7 @@ class Question(NamedTuple):
 ASKED: Final[Mapping[str, Sequence[Question]]] = {
     "one item": (Question([1]), Question([2]), Question([3], 0), Question([4], 30)),
     "several items": (Question([1, 2]), Question([2, 1]), Question([5, 6, 7], 12), Question([8, 8])),
-    "prefix hit": (Question([11], 20), Question([15], 20), Question([11, 15], 20)),
+    "prefix hit": (Question([11], 20), Question([23], 20), Question([11, 23], 20)),
     "abort": (Question([21], 20), Question([22, 23], 20)),
 }
 
@@ -103,7 +103,7 @@ def ask(server: Server, body: Mapping[str, Any], *, streamed: bool = False) -> S
         [line[6:] for line in response.text.splitlines() if line.startswith("data: {")] if streamed else [response.text]
     )
     parts = [json.loads(line) for line in lines]
-    choices = [choice for part in parts for choice in part["choices"]]
+    choices = sorted((choice for part in parts for choice in part["choices"]), key=lambda choice: int(choice["index"]))
     return Said(
         [token for choice in choices for token in choice.get("token_ids") or ()],
         [one["logprob"] for choice in choices for one in (choice.get("logprobs") or {}).get("content") or ()],
@@ -140,7 +140,7 @@ class MediaPair:
             for node in (self.prefill, self.decode):
                 ask(node, body_of(self.name, asked[0], max_tokens=1))
         if cell == "abort":
-            self._leave_early(asked[-1])
+            self._leave_early()
             problems += leftovers(self.prefill, self.decode)
         before, encoded, relayed = self._endings(), self.encoder_runs("decode"), self._relayed()
         for streamed in (False, True):
@@ -170,9 +170,10 @@ class MediaPair:
         file = self.runs[role]
         return len(file.read_text().splitlines()) if file.exists() else 0
 
-    def _leave_early(self, question: Question) -> None:
+    def _leave_early(self) -> None:
+        """Have clients leave, with items of their own: vLLM answers the next request with an item that has got lost on its way with a 500, once."""
         for number, after_s in enumerate(LEAVE_AFTER_S):
-            body = body_of(self.name, question._replace(items=[*question.items, 90 + number]), stream=True)
+            body = body_of(self.name, Question([90 + number, 94 + number], 20), stream=True)
             with suppress(httpx.TimeoutException):
                 httpx.post(self.proxy.url + CHAT, json=body, timeout=httpx.Timeout(after_s, connect=ANSWER_TIMEOUT_S))
 

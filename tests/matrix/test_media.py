@@ -48,7 +48,7 @@ def test_every_model_is_exact(pair: MediaPair, cell: str) -> None:
 @pytest.mark.parametrize("pair", MEDIA_MODELS, indirect=True)
 def test_another_item_with_the_same_text_is_another_prompt(pair: MediaPair) -> None:
     """Two legs of one transfer that disagree on the item: the decode node answers for the one that it was given."""
-    given, other = Question([1]), Question([1 + 4])  # of the same size, so that token ids are equal
+    given, other = Question([1]), Question([1 + 12])  # of the same size, so that token ids are equal
     peer = ",".join(pair.prefill.transfers()["scheduler"]["control_addresses"])
     transfer_id, before = new_transfer_id(), pair.decode.transfers()["scheduler"]["totals"]
 
@@ -93,3 +93,33 @@ def test_a_preempted_request_computes_its_item_again(stack: Stack, name: str) ->
         assert second.path == DISAGGREGATED
         assert runs.read_text().splitlines() == ["1"], "after the preemption, and not before"
         assert leftovers(prefill, decode) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pair", MEDIA_MODELS, indirect=True)
+def test_an_answer_goes_on_with_the_tokens_that_a_client_has(pair: MediaPair) -> None:
+    """A prefill or decode node died: the one that is asked next computes prompt and tokens, and goes on."""
+    wanted = pair.expected["several items"][0]
+    has = tuple(wanted.tokens[:5])
+
+    body = body_of(pair.name, Question([1, 2]), **pair.stack.leg("decode", start=(has,)))
+    got = ask(pair.decode, body)
+
+    assert got.tokens == wanted.tokens
+    assert difference(wanted, got._replace(logprobs=[*wanted.logprobs[:5], *got.logprobs[5:]])) == ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pair", MEDIA_MODELS, indirect=True)
+def test_several_answers_share_the_items(pair: MediaPair) -> None:
+    """Each has a transfer, and none an encoder on the decode node."""
+    body = body_of(pair.name, Question([41, 42]), n=2, temperature=0.8, seed=7)
+    wanted = ask(pair.decode, body)  # alone
+    encoded = pair.encoder_runs("decode")
+
+    for streamed in (False, True):
+        got = ask(pair.proxy, body, streamed=streamed)
+        assert got.tokens == wanted.tokens
+        assert got.path == DISAGGREGATED
+    assert pair.encoder_runs("decode") == encoded
+    assert leftovers(pair.prefill, pair.decode) == []

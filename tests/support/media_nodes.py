@@ -7,7 +7,7 @@ import wave
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from baton.contracts.kv_transfer import Role
 
@@ -53,9 +53,11 @@ def _stub_video_processor() -> None:
     from transformers.processing_utils import ProcessorMixin
     from transformers.video_processing_utils import BaseVideoProcessor
 
-    class NoVideos(BaseVideoProcessor):  # type: ignore[misc,no-any-unimported]
+    class NoVideos(BaseVideoProcessor):
         merge_size = 2
         temporal_patch_size = 2
+        patch_size = 16
+        size: ClassVar = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 64}
         model_input_names = ()
 
         def __init__(self, **_kwargs: Any) -> None:
