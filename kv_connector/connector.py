@@ -35,7 +35,7 @@ from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
-from baton.kv_connector.vllm_compat.media import media_identity
+from baton.kv_connector.vllm_compat.media import media_of
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 from baton.kv_connector.vllm_compat.versions import (
@@ -110,7 +110,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             adapters = adapters_of(vllm_config)
             is_ours = has_our_scheduler(vllm_config)
             sampling = sampling_digest(vllm_config) if is_ours else ""
-            media = media_identity(vllm_config, keeps_media=is_ours)
+            media = media_of(vllm_config, keeps_media=is_ours)
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(
                     secret, block_tokens, grid, groups=groups, adapters=adapters, media=media, sampling=sampling

@@ -444,12 +444,13 @@ MUTATIONS: Final = [
         "kv_connector/scheduler_side/prompt.py",
         f"{UNIT}/kv_connector/scheduler_side/test_prompt.py",
         ("|mm {feature.identifier} {place.offset}", "|mm {place.offset}"),
-        (".encode() + media)", ".encode())"),
+        (".encode() + read)", ".encode())"),
     ),
     *_of(
         "kv_connector/vllm_compat/media.py",
         f"{UNIT}/kv_connector/vllm_compat/test_media.py",
-        ('not keeps_media or getattr(media, "video_pruning_rate", None)', "not keeps_media"),
+        ("objection if keeps_media else SCHEDULER", "objection"),
+        ('if getattr(found, "video_pruning_rate", None):', "if False:"),
     ),
     *_of(
         "proxy/request/eligibility.py",

@@ -6,6 +6,7 @@ import pytest
 
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import Media
 from tests.unit.kv_connector.scheduler_fakes import FakeRequest
 
 IMAGE = SimpleNamespace(identifier="image-1", mm_position=SimpleNamespace(offset=3, length=5))
@@ -48,8 +49,8 @@ def test_another_item_with_the_same_text_is_another_prompt(other: FakeRequest) -
 
 def test_nodes_that_read_items_in_other_ways_see_other_prompts() -> None:
     """But name them alike, and text is not concerned."""
-    assert prompt_hash(with_item(), media=b"a") != prompt_hash(with_item(), media=b"b")
-    assert prompt_hash(PLAIN, media=b"a") == prompt_hash(PLAIN, media=b"b")
+    assert prompt_hash(with_item(), media=Media(b"a")) != prompt_hash(with_item(), media=Media(b"b"))
+    assert prompt_hash(PLAIN, media=Media(b"a")) == prompt_hash(PLAIN, media=Media(b"b"))
 
 
 def test_two_nodes_with_other_adapters_name_a_prompt_alike() -> None:

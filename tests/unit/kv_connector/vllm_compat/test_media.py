@@ -4,7 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from baton.kv_connector.vllm_compat.media import media_digest, media_identity
+import pytest
+
+from baton.kv_connector.vllm_compat import media
+from baton.kv_connector.vllm_compat.media import media_digest, media_of
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 
 
@@ -22,7 +25,7 @@ def test_nodes_with_other_settings_or_processor_files_differ(tmp_path: Path) -> 
 
     assert plain == media_digest(config(tmp_path, mm_processor_kwargs=None, media_io_kwargs={}))
     assert plain != media_digest(config(tmp_path, mm_processor_kwargs={"max_pixels": 9}))
-    assert plain != media_digest(config(tmp_path / "elsewhere"))
+    assert plain == media_digest(config(tmp_path / "elsewhere")), "where the same model lies does not count"
     (tmp_path / "preprocessor_config.json").write_text("{}")
     assert plain != media_digest(config(tmp_path))
 
@@ -32,13 +35,31 @@ def test_first_tokens_come_only_from_nodes_that_read_media_alike(tmp_path: Path)
     assert sampling_digest(config(tmp_path)) != sampling_digest(config(tmp_path, media_io_kwargs={"image": {"a": 1}}))
 
 
-def test_an_engine_that_cannot_take_part_is_like_no_other(tmp_path: Path) -> None:
-    """Its prompts with media match none; a model without media has nothing to be told apart by."""
-    alike, pruning = config(tmp_path), config(tmp_path, video_pruning_rate=0.5)
+@pytest.mark.parametrize(
+    ("changed", "keeps_media", "why"),
+    [
+        ({}, True, ""),
+        ({}, False, media.SCHEDULER),
+        ({"video_pruning_rate": 0.5}, True, media.PRUNING),
+        ({"video_pruning_rate": 0.0}, True, ""),
+    ],
+)
+def test_an_engine_says_why_its_prompts_are_not_handed_over(
+    tmp_path: Path, changed: dict[str, Any], keeps_media: bool, why: str
+) -> None:
+    """A preemption would end it, or a decode node would need the encoder."""
+    assert media_of(config(tmp_path, **changed), keeps_media=keeps_media).objection == why
 
-    assert media_identity(alike, keeps_media=True) == media_identity(alike, keeps_media=True) == media_digest(alike)
-    assert media_identity(alike, keeps_media=False) != media_identity(alike, keeps_media=False)
-    assert media_identity(pruning, keeps_media=True) != media_identity(pruning, keeps_media=True)
-    assert media_digest(pruning) == media_digest(pruning)
+
+def test_images_that_attend_in_both_directions_stay_on_one_node(tmp_path: Path) -> None:
+    """They have not been tried."""
+    looked_at = config(tmp_path)
+    looked_at.model_config.is_mm_prefix_lm = True
+
+    assert media_of(looked_at, keeps_media=True).objection == media.BIDIRECTIONAL
+
+
+def test_a_model_without_media_has_nothing_to_say() -> None:
     text: Any = SimpleNamespace(model_config=SimpleNamespace(model="m"))
-    assert media_identity(text, keeps_media=False) == b""
+
+    assert media_of(text, keeps_media=False) == media.NO_MEDIA == (b"", "")
