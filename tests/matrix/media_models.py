@@ -15,7 +15,6 @@ from baton.deploy.embedded_model import tokenizer as tokens
 from tests.matrix.models import CACHE, CONTEXT_TOKENS, DECODER, RECIPE, SEED
 
 _QWEN_MARKERS: Final = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-_GEMMA_MARKERS: Final = ("<image_soft_token>", "<start_of_image>", "<end_of_image>")
 _FIRST: Final = tokens.VOCABULARY_SIZE  # id of a model's first marker
 _TEXT: Final[Mapping[str, Any]] = MappingProxyType({**DECODER, "vocab_size": _FIRST + 64, "pad_token_id": 0})
 _ROPE: Final[Mapping[str, Any]] = MappingProxyType(
@@ -57,7 +56,6 @@ class MediaRecipe(NamedTuple):
     ] = ()  # beginnings of weights' names: what transformers writes, and checkpoints have
     modality: str = "image"
     flags: Sequence[str] = ()
-    named_tokens: Mapping[str, str] = MappingProxyType({})  # what its processor calls some markers
 
 
 def _qwen_pixels(patch: int) -> Mapping[str, Any]:
@@ -179,45 +177,6 @@ MEDIA_MODELS: Final[Mapping[str, MediaRecipe]] = MappingProxyType(
             gain=40.0,
             flags=("--limit-mm-per-prompt", '{"video": 0}'),
         ),
-        # The tokens of an image attend to each other in both directions, and most layers to a window.
-        "gemma3-vision": MediaRecipe(
-            "Gemma3",
-            {
-                "text_config": {
-                    **_TEXT,
-                    "head_dim": 32,
-                    "sliding_window": 256,
-                    "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
-                    "query_pre_attn_scalar": 32,
-                },
-                "mm_tokens_per_image": 16,
-                "image_token_index": _FIRST,
-                "boi_token_index": _FIRST + 1,
-                "eoi_token_index": _FIRST + 2,
-                "vision_config": {
-                    "hidden_size": 64,
-                    "intermediate_size": 128,
-                    "num_hidden_layers": 2,
-                    "num_attention_heads": 2,
-                    "image_size": 112,
-                    "patch_size": 14,
-                },
-            },
-            (*_GEMMA_MARKERS, "\n", "\n\n", "\n\n\n", "\n\n\n\n"),
-            {
-                **_PIXELS,
-                "image_processor_type": "Gemma3ImageProcessor",
-                "size": {"height": 112, "width": 112},
-                "image_seq_length": 16,
-                "do_convert_rgb": True,
-                "processor_class": "Gemma3Processor",
-            },
-            projections=("multi_modal_projector.mm_input_projection_weight",),
-            gain=4.0,
-            processor={"processor_class": "Gemma3Processor", "image_seq_length": 16},
-            renamed=(("vision_tower.", "vision_tower.vision_model."),),
-            named_tokens=dict(zip(("image_token", "boi_token", "eoi_token"), _GEMMA_MARKERS, strict=True)),
-        ),
         "qwen2-audio": MediaRecipe(
             "Qwen2Audio",
             {
@@ -283,13 +242,8 @@ def _write(folder: Path, made_of: MediaRecipe) -> None:
     weights = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         known_as = next((new + name[len(old) :] for old, new in made_of.renamed if name.startswith(old)), name)
-        if name.endswith(tuple(made_of.projections)):
-            drawn = (
-                tensor if tensor.any() else torch.randn_like(tensor) * DECODER["initializer_range"]
-            )  # Gemma's is zero
-            weights[known_as] = (drawn * made_of.gain).contiguous()
-        else:
-            weights[known_as] = tensor.contiguous()
+        gain = made_of.gain if name.endswith(tuple(made_of.projections)) else 1.0
+        weights[known_as] = (tensor * gain).contiguous()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     _write_tokenizer(folder, made_of)
     (folder / "preprocessor_config.json").write_text(json.dumps(dict(made_of.preprocessor), indent=2))
@@ -304,6 +258,3 @@ def _write_tokenizer(folder: Path, made_of: MediaRecipe) -> None:
     tokenizer.add_special_tokens(list(made_of.markers))
     assert tokenizer.token_to_id(made_of.markers[0]) == _FIRST, "the settings name the markers by their ids"
     tokens.write(tokenizer, folder, CONTEXT_TOKENS)
-    if made_of.named_tokens:
-        file = folder / "tokenizer_config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"extra_special_tokens": dict(made_of.named_tokens)}))
