@@ -16,7 +16,7 @@ from tests.matrix.media_models import MEDIA_MODELS
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 REPRESENTATIVE = ("several items", "prefix hit")
-POOL: tuple[str, ...] = ("--num-gpu-blocks-override", "7", "--max-model-len", "768")  # six blocks of 128 tokens
+POOL: tuple[str, ...] = ("--num-gpu-blocks-override", "13", "--max-model-len", "1536")  # twelve blocks of 128 tokens
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def test_another_item_with_the_same_text_is_another_prompt(pair: MediaPair) -> N
 @pytest.mark.parametrize("name", ["llava", "qwen2-vl"])
 def test_a_preempted_request_computes_its_item_again(stack: Stack, name: str) -> None:
     """On the decode node its KV came from the prefill node, and other requests have taken its blocks."""
-    long, short = body_of(name, Question([], 12), max_tokens=350), body_of(name, Question([31]), max_tokens=200)
+    long, short = body_of(name, Question([], 12), max_tokens=1100), body_of(name, Question([31]), max_tokens=600)
     with stack.stopping():
         plain = plain_of(stack, name)
         plain.wait_ready()
         expected = [ask(plain, body) for body in (long, short)]
         stack.stop(plain)
         runs = stack.folder / f"runs-{name}-preempted"
-        prefill = node_of(stack, "prefill", name, "--max-model-len", "768", runs=runs.with_suffix(".prefill"))
+        prefill = node_of(stack, "prefill", name, "--max-model-len", "1536", runs=runs.with_suffix(".prefill"))
         decode = node_of(stack, "decode", name, *POOL, runs=runs)
         proxy = stack.proxy([prefill], [decode])
         first: list[Said] = []
