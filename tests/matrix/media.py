@@ -61,28 +61,36 @@ class Said(NamedTuple):
 
 def part_of(modality: str, number: int) -> dict[str, Any]:
     """Return one item of a message: noise that its number decides on."""
-    noise, file = np.random.default_rng(number), io.BytesIO()
     if modality == "audio":
+        noise, file = np.random.default_rng(number), io.BytesIO()
         with wave.open(file, "wb") as sound:
             sound.setnchannels(1)
             sound.setsampwidth(2)
             sound.setframerate(SAMPLES_A_SECOND)
             samples = noise.standard_normal(SAMPLES_A_SECOND * (1 + number % 3)) * 8000
             sound.writeframes(samples.astype(np.int16).tobytes())
-        return {"type": "input_audio", "input_audio": {"data": _base64(file), "format": "wav"}}
+        return {"type": "input_audio", "input_audio": {"data": _base64(file.getvalue()), "format": "wav"}}
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_base64(image_of(number))}"}}
+
+
+def image_of(number: int) -> bytes:
+    """Return the file of an image; every twelfth is of the same size, and every twelfth sound as long."""
+    noise, file = np.random.default_rng(number), io.BytesIO()
     width, height = SIZES[number % len(SIZES)]
     squares = noise.integers(0, 255, (height // 14, width // 14, 3), dtype=np.uint8)
     Image.fromarray(squares).resize((width, height), Image.Resampling.NEAREST).save(file, "PNG")
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_base64(file)}"}}
+    return file.getvalue()
 
 
-def _base64(file: io.BytesIO) -> str:
-    return base64.b64encode(file.getvalue()).decode()
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
-def body_of(name: str, question: Question, **more: Any) -> dict[str, Any]:
-    """Return the request: greedy, ids and log probabilities included."""
+def body_of(name: str, question: Question, *, address: str = "", **more: Any) -> dict[str, Any]:
+    """Return the request: greedy, ids and log probabilities included; its images stand at an address if one is given."""
     items = [part_of(MEDIA_MODELS[name].modality, number) for number in question.items]
+    if address:
+        items = [{"type": "image_url", "image_url": {"url": address}} for _ in items]
     text = {"type": "text", "text": TEXT * question.repeats + "What is this?"}
     return {
         "model": str(ensure(name)),

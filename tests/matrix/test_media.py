@@ -6,15 +6,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from baton.contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED, RECOMPUTED
 from baton.contracts.kv_transfer import new_transfer_id
 from tests.e2e.stack import Stack
 from tests.e2e.waiting import leftovers
-from tests.matrix.media import CELLS, MediaPair, Question, Said, ask, body_of, difference, node_of, pair_of, plain_of
+from tests.matrix.media import (
+    CELLS,
+    MediaPair,
+    Question,
+    Said,
+    ask,
+    body_of,
+    difference,
+    image_of,
+    node_of,
+    pair_of,
+    plain_of,
+)
 from tests.matrix.media_models import MEDIA_MODELS
+from tests.matrix.pictures import serve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
+MISMATCH = "the two nodes see different prompts"
 REPRESENTATIVE = ("several items", "prefix hit")
 POOL: tuple[str, ...] = ("--num-gpu-blocks-override", "13", "--max-model-len", "1536")  # twelve blocks of 128 tokens
 
@@ -122,4 +136,23 @@ def test_several_answers_share_the_items(pair: MediaPair) -> None:
         assert got.tokens == wanted.tokens
         assert got.path == DISAGGREGATED
     assert pair.encoder_runs("decode") == encoded
+    assert leftovers(pair.prefill, pair.decode) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pair", ["llava", "qwen2-vl"], indirect=True)
+@pytest.mark.parametrize("changes", [False, True], ids=["always the same", "another one each time"])
+def test_an_image_at_an_address_is_fetched_by_both_nodes(pair: MediaPair, changes: bool) -> None:
+    """Where they get different ones, the whole answer is about the decode node's: its first token is not the prefill node's."""
+    numbers = [51, 51 + 12] if changes else [51, 51]  # of the same size
+    expected = [ask(pair.decode, body_of(pair.name, Question([number]))) for number in numbers]
+
+    for _ in range(3):
+        with serve([image_of(number) for number in numbers]) as pictures:
+            got = ask(pair.proxy, body_of(pair.name, Question([51]), address=pictures.address), streamed=True)
+
+        assert len(pictures.fetched) == 2
+        assert "" in [difference(wanted, got) for wanted in expected]
+        assert (got.path, got.reason) == ((RECOMPUTED, MISMATCH) if changes else (DISAGGREGATED, ""))
+    assert pair.proxy.metrics()['baton_first_tokens_total{source="fetched"}'] >= 3
     assert leftovers(pair.prefill, pair.decode) == []
