@@ -35,6 +35,7 @@ from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
+from baton.kv_connector.vllm_compat.media import media_of
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 from baton.kv_connector.vllm_compat.versions import (
@@ -107,10 +108,12 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             secret = self._config.secret()
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             adapters = adapters_of(vllm_config)
-            sampling = sampling_digest(vllm_config) if has_our_scheduler(vllm_config) else ""
+            is_ours = has_our_scheduler(vllm_config)
+            sampling = sampling_digest(vllm_config) if is_ours else ""
+            media = media_of(vllm_config, keeps_media=is_ours)
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(
-                    secret, block_tokens, grid, groups=groups, adapters=adapters, sampling=sampling
+                    secret, block_tokens, grid, groups=groups, adapters=adapters, media=media, sampling=sampling
                 )
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
@@ -124,6 +127,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                     vocab_size=vllm_config.model_config.get_vocab_size(),
                     groups=groups,
                     adapters=adapters,
+                    media=media,
                 )
 
     # --- worker ---

@@ -32,6 +32,7 @@ from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, choice_of, computed_by, is_named, params_of, wrong_grid
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import NO_MEDIA, Media
 from baton.kv_connector.vllm_compat.versions import restart
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class DecodeScheduler:
         vocab_size: int = 0,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
+        media: Media = NO_MEDIA,
     ) -> None:
         """`sampling`: digest of how the engine samples, if its scheduler starts requests with given tokens; else empty."""
         self.addresses: list[str] = []  # none: decode ranks dial
@@ -74,6 +76,7 @@ class DecodeScheduler:
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
         self._own_tokens = 1 if have_windows(groups) else 0
         self._adapters = adapters or Adapters()
+        self._media = media
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
@@ -115,11 +118,12 @@ class DecodeScheduler:
             self._outcomes.send(params.transfer_id, "local", "")
         if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
             return  # it must compute its prompt itself
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
+        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters, self._media)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         peers = params.peer.split(",")
-        if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
-            self._unfit(params)
+        if reason := self._unfit(params, len(peers)) or self._media.objection_to(request.mm_features):
+            self._failures.add(params.transfer_id, reason)
+            self._outcomes.send(params.transfer_id, "recomputed", reason)
             return
         if owner := self._owners.get(transfer_id):
             if self._requests[owner].prompt_hash == prompt:
@@ -303,12 +307,11 @@ class DecodeScheduler:
             return [self._ledger.pool.null_block] * place + [*table]
         return table
 
-    def _unfit(self, params: TransferParams) -> None:
-        reason = wrong_grid(params.grids.decode, self._grid)
-        if params.grids.decode == self._grid:
-            reason = f"the proxy names {params.peer} for a prefill node of {params.grids.prefill.ranks} ranks"
-        self._failures.add(params.transfer_id, reason)
-        self._outcomes.send(params.transfer_id, "recomputed", reason)
+    def _unfit(self, params: TransferParams, peers: int) -> str:
+        if params.grids.decode != self._grid:
+            return wrong_grid(params.grids.decode, self._grid)
+        fits = peers == params.grids.prefill.ranks
+        return "" if fits else f"the proxy names {params.peer} for a prefill node of {params.grids.prefill.ranks} ranks"
 
     def _settle(self, request_id: str, tracked: Tracked) -> None:
         tracked.state = State.SETTLED

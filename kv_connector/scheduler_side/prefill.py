@@ -24,6 +24,7 @@ from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, para
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import NO_MEDIA, Media
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
@@ -66,6 +67,7 @@ class PrefillScheduler:
         *,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
+        media: Media = NO_MEDIA,
         sampling: str = "",
     ) -> None:
         """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens."""
@@ -74,6 +76,7 @@ class PrefillScheduler:
         self._secret = secret
         self._block_tokens = block_tokens
         self._adapters = adapters or Adapters()
+        self._media = media
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._held: dict[str, _Tracked] = {}
@@ -101,7 +104,7 @@ class PrefillScheduler:
             self._relay(request)
         if not is_named(request):
             return
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
+        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters, self._media)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
@@ -112,7 +115,8 @@ class PrefillScheduler:
                 Abandoned(transfer_id, wrong_grid(params.grids.prefill, self._grid), params.grids)
             )
             return
-        if self._has_states and (reason := objection(request)):
+        no_media = self._media.objection_to(request.mm_features)
+        if reason := no_media or (objection(request) if self._has_states else ""):
             self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
             return
         self._prompts[transfer_id] = prompt

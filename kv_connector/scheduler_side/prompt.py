@@ -12,20 +12,22 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from baton.kv_connector.vllm_compat.lora import Adapters
+    from baton.kv_connector.vllm_compat.media import Media
 
 ADAPTER_CHANGED = "the adapter's files have changed while the prompt waited: the two nodes may see different prompts"
 
 
-def prompt_hash(request: "Request", adapters: "Adapters | None" = None) -> bytes:
+def prompt_hash(request: "Request", adapters: "Adapters | None" = None, media: "Media | None" = None) -> bytes:
     """Return 16 bytes naming the prompt of `request`: token ids, multimodal inputs, LoRA and cache salt.
 
-    Without `adapters`, which know what was loaded, two nodes name a prompt alike even where it is not the same, and so
-    find out at once.
+    Without `adapters`, which know what was loaded, and `media`, which has a digest of how images and sound are read, two nodes name a prompt
+    alike even where it is not the same, and so find out at once.
     """
     digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
+    read = media.digest if media else b""
     for feature in request.mm_features:
         place = feature.mm_position
-        digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode())
+        digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode() + read)
     if request.lora_request is not None:
         name = adapters.name_of(request.lora_request) if adapters else request.lora_request.lora_name
         digest.update(f"|lora {name}".encode())

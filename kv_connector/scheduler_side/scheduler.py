@@ -10,6 +10,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from baton.kv_connector.scheduler_side.first_output import FirstOutput
 from baton.kv_connector.scheduler_side.start_tokens import StartTokens
+from baton.kv_connector.scheduler_side.whole_media import WholeMedia
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -22,14 +23,14 @@ def has_our_scheduler(vllm_config: "VllmConfig") -> bool:
 
 
 def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
-    """Make the scheduler that vLLM would choose for a configuration, with ours: prefill nodes use `FirstOutput`, decode nodes `StartTokens`."""
+    """Make the scheduler that vLLM would choose for a configuration, with ours: prefill nodes use `FirstOutput`, decode nodes `StartTokens`, both `WholeMedia`."""
     kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
     return kind(vllm_config=vllm_config, **more)
 
 
-class _Scheduler(StartTokens, FirstOutput, Scheduler):
+class _Scheduler(StartTokens, FirstOutput, WholeMedia, Scheduler):
     pass
 
 
-class _AsyncScheduler(StartTokens, FirstOutput, AsyncScheduler):
+class _AsyncScheduler(StartTokens, FirstOutput, WholeMedia, AsyncScheduler):
     pass

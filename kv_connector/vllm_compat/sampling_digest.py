@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from vllm import __version__
 
 from baton.contracts.node_info import RELAYS_AND_STARTS
+from baton.kv_connector.vllm_compat.media import media_digest
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -27,4 +28,7 @@ def sampling_digest(vllm_config: "VllmConfig") -> str:
     said = [__version__, sorted(model.get_diff_sampling_param().items())]
     said += [getattr(model, name, None) for name in _OF_MODEL]
     said += [getattr(vllm_config, name, None) for name in _OF_ENGINE]
+    said += filter(
+        None, [media_digest(vllm_config)]
+    )  # nothing for models without: they are like those of earlier releases
     return RELAYS_AND_STARTS + blake2b(repr(said).encode(), digest_size=8).hexdigest()

@@ -17,7 +17,9 @@ BEAM_SEARCH: Final = "beam search"
 PROMPT_LOGPROBS: Final = "prompt logprobs need the prompt computed where it is decoded"
 NO_PROMPT: Final = "there is no prompt"
 EMBEDDINGS: Final = "the prompt is given as embeddings"
-MEDIA: Final = "a prompt with images, sound or files has not been tried between two nodes"
+MEDIA: Final = (
+    "a prompt with videos, files or items that the client names by a uuid has not been tried between two nodes"
+)
 
 _COUNT: Final = re.compile(rb"[1-9]\d{0,3}")
 _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
@@ -25,6 +27,9 @@ _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 _MEDIA: Final = re.compile(
     rb'"type"\s*:\s*"(?:input_)?(?:image|audio|video|file)|"(?:image|audio|video)_(?:url|embeds|pil)"|"input_audio"'
 )
+_OF_ONE_NODE: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(?:video|file)|"video_url"|"(?:image|video)_pil"|"uuid"')
+_ADDRESS: Final = re.compile(rb'"(?:url|image_url|audio_url)"\s*:\s*"(?!data:)')
+_ITEM_EMBEDDINGS: Final = re.compile(rb'"(?:image|audio|video)_embeds"')
 _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
 
@@ -38,9 +43,17 @@ def reason_for_local(fields: Fields) -> str | None:
         return PROMPT_LOGPROBS
     if is_set(fields, "prompt_embeds"):
         return EMBEDDINGS
-    if any(_MEDIA.search(memoryview(fields[name])) for name in ("messages", "input") if name in fields):
-        return MEDIA
+    if _has(_MEDIA, fields):
+        if _has(_ITEM_EMBEDDINGS, fields):
+            return EMBEDDINGS
+        if _has(_OF_ONE_NODE, fields):
+            return MEDIA
     return NO_PROMPT if _count_listed(fields) == 0 else None
+
+
+def fetches_items(fields: Fields) -> bool:
+    """Return whether the prompt has items that stand elsewhere: each node fetches them, and may find something else."""
+    return _has(_MEDIA, fields) and _has(_ADDRESS, fields)
 
 
 def generates_little(fields: Fields) -> bool:
@@ -63,6 +76,10 @@ def count_answers(fields: Fields) -> int | None:
     if not is_set(fields, "n"):
         return 1
     return int(bytes(fields["n"])) if _COUNT.fullmatch(memoryview(fields["n"])) else None
+
+
+def _has(pattern: re.Pattern[bytes], fields: Fields) -> bool:
+    return any(pattern.search(memoryview(fields[name])) for name in ("messages", "input") if name in fields)
 
 
 def _limits(fields: Fields) -> set[bytes]:

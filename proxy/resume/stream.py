@@ -9,7 +9,7 @@ import msgspec
 
 from baton.contracts.http import AHEAD
 from baton.proxy.errors import FailureKind, StreamBrokenError
-from baton.proxy.request.eligibility import count_answers, has_several_prompts
+from baton.proxy.request.eligibility import count_answers, fetches_items, has_several_prompts
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.fields import is_false, is_on, is_set
 from baton.proxy.request.parse import ClientRequest
@@ -158,7 +158,7 @@ def why_not_relayed(request: ClientRequest) -> str:
         return "several"
     if is_set(fields, "echo") and not is_false(fields, "echo"):
         return "echo"
-    return ""
+    return "fetched" if fetches_items(fields) else ""  # each node fetches an item by itself, and may get another one
 
 
 def count_choices(request: ClientRequest) -> int | None:

@@ -433,4 +433,27 @@ MUTATIONS: Final = [
         (" if 0 <= choice < len(params.start) else ()", " if choice < len(params.start) else ()"),
         ("(params.transfer_id, choice) in self._started", "False"),
     ),
+    *_of(
+        "kv_connector/scheduler_side/whole_media.py",
+        "tests/integration/kv_connector/test_whole_media.py",
+        ("                new.mm_features = self.requests[new.req_id].mm_features\n", "                pass\n"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/prompt.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_prompt.py",
+        ("|mm {feature.identifier} {place.offset}", "|mm {place.offset}"),
+        (".encode() + read)", ".encode())"),
+    ),
+    *_of(
+        "kv_connector/vllm_compat/media.py",
+        f"{UNIT}/kv_connector/vllm_compat/test_media.py",
+        ("objection if keeps_media else SCHEDULER", "objection"),
+        ('if getattr(found, "video_pruning_rate", None):', "if False:"),
+    ),
+    *_of(
+        "proxy/request/eligibility.py",
+        f"{UNIT}/proxy/request/test_eligibility.py",
+        ("        if _has(_ITEM_EMBEDDINGS, fields):\n            return EMBEDDINGS\n", ""),
+        ("(?!data:)", ""),
+    ),
 ]

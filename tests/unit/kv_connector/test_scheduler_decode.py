@@ -14,8 +14,10 @@ from baton.kv_connector.scheduler_side import decode, prompt
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import PRUNING, Media
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
+ITEM = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=3, length=5))
 POOL_BLOCKS = 33  # 32 and the null block
 
 
@@ -65,6 +67,20 @@ def test_a_request_for_nodes_of_other_sizes_is_computed_here(engine: Engine, gri
 
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.take_step(step_output()).watched == []
+
+
+@pytest.mark.parametrize(("items", "watched"), [([], 1), ([ITEM], 0)], ids=["text", "with an image"])
+def test_a_prompt_with_media_is_computed_here_where_they_are_not_handed_over(
+    tmp_path: Path, items: list[Any], watched: int
+) -> None:
+    """Not so one of text."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, media=Media(b"d", PRUNING))
+
+    Engine(side).asked(mm_features=items)
+
+    assert len(side.take_step(step_output()).watched) == watched
+    assert [failure["reason"] for failure in side.snapshot()["failures"]] == [PRUNING] * (1 - watched)
+    side.close()
 
 
 def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:

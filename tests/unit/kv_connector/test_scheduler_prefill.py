@@ -10,6 +10,7 @@ from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import PRUNING, Media
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
 
 
@@ -39,6 +40,18 @@ def test_a_prompt_in_one_chunk_is_ready_as_a_whole() -> None:
     assert [started.request_id for started in step.started] == ["r1"]
     assert step.started[0].prompt.blocks == 3
     assert step.progress == [Progress("r1", [[5, 6, 7]], 3)]
+
+
+def test_a_prompt_with_media_is_given_up_at_once_where_they_are_not_handed_over() -> None:
+    """P computes it for its own token, and D for itself."""
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, media=Media(b"d", PRUNING))
+    item = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=3, length=5))
+
+    side.add_request(request("prefill", 40, mm_features=[item]))
+    step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+
+    assert [abandoned.reason for abandoned in step.abandoned] == [PRUNING]
+    assert step.started == []
 
 
 def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> None:

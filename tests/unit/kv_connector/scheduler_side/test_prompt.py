@@ -6,10 +6,17 @@ import pytest
 
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.media import Media
 from tests.unit.kv_connector.scheduler_fakes import FakeRequest
 
 IMAGE = SimpleNamespace(identifier="image-1", mm_position=SimpleNamespace(offset=3, length=5))
 PLAIN = FakeRequest("r1", [1, 2, 3])
+
+
+def with_item(identifier: str = "image-1", *, offset: int = 3, length: int = 5) -> FakeRequest:
+    """The same token ids with an item."""
+    place = SimpleNamespace(offset=offset, length=length)
+    return FakeRequest("r1", [1, 2, 3], mm_features=[SimpleNamespace(identifier=identifier, mm_position=place)])
 
 
 def test_the_request_id_does_not_matter() -> None:
@@ -31,6 +38,19 @@ def test_the_request_id_does_not_matter() -> None:
 def test_whatever_changes_the_kv_changes_the_hash(other: FakeRequest) -> None:
     """Trap 10: token ids alone match for two images, LoRAs or salts."""
     assert prompt_hash(PLAIN) != prompt_hash(other)
+
+
+@pytest.mark.parametrize("other", [with_item("image-2"), with_item(offset=2), with_item(length=6)])
+def test_another_item_with_the_same_text_is_another_prompt(other: FakeRequest) -> None:
+    """By what vLLM calls it, and by where it stands."""
+    assert prompt_hash(with_item()) == prompt_hash(with_item())
+    assert prompt_hash(with_item()) != prompt_hash(other)
+
+
+def test_nodes_that_read_items_in_other_ways_see_other_prompts() -> None:
+    """But name them alike, and text is not concerned."""
+    assert prompt_hash(with_item(), media=Media(b"a")) != prompt_hash(with_item(), media=Media(b"b"))
+    assert prompt_hash(PLAIN, media=Media(b"a")) == prompt_hash(PLAIN, media=Media(b"b"))
 
 
 def test_two_nodes_with_other_adapters_name_a_prompt_alike() -> None:

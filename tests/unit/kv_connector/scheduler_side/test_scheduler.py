@@ -11,6 +11,7 @@ from baton.kv_connector.scheduler_side import scheduler
 from baton.kv_connector.scheduler_side.first_output import FirstOutput
 from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER, has_our_scheduler, make_scheduler
 from baton.kv_connector.scheduler_side.start_tokens import StartTokens
+from baton.kv_connector.scheduler_side.whole_media import WholeMedia
 from baton.node.startup.arguments import SCHEDULER
 
 
@@ -25,7 +26,7 @@ def test_it_is_the_scheduler_that_vllm_would_choose(
 
     made = make_scheduler(config)
 
-    assert type(made).__mro__[1:4] == (StartTokens, FirstOutput, base)
+    assert type(made).__mro__[1:5] == (StartTokens, FirstOutput, WholeMedia, base)
 
 
 @pytest.mark.parametrize(("named", "ours"), [(MAKE_SCHEDULER, True), (None, False), ("their.Scheduler", False)])

@@ -4,8 +4,11 @@ import msgspec
 import pytest
 
 from baton.proxy.request import eligibility
-from baton.proxy.request.eligibility import count_answers, has_several_prompts, reason_for_local
+from baton.proxy.request.eligibility import count_answers, fetches_items, has_several_prompts, reason_for_local
 from baton.proxy.request.fields import split
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+FETCHED = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
 
 
 def reason(**body: Any) -> str | None:
@@ -46,11 +49,13 @@ def test_any_number_of_prompts_and_answers_is_disaggregated(body: dict[str, Any]
         ({"messages": [], "echo": True}, eligibility.PROMPT_LOGPROBS),
         ({"prompt_embeds": "AAAA"}, eligibility.EMBEDDINGS),
         ({"prompt": []}, eligibility.NO_PROMPT),
-        ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, eligibility.MEDIA),
-        ({"messages": [{"content": [{"image_url": {"url": "x"}}]}]}, eligibility.MEDIA),
-        ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, eligibility.MEDIA),
-        ({"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}, eligibility.MEDIA),
-        ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"type": "video_url", "video_url": {"url": "x"}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"video_url": {"url": "x"}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"type": "image_pil", "image_pil": "x"}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [IMAGE | {"uuid": "mine"}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [IMAGE, {"type": "file", "file": {}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"type": "image_embeds", "image_embeds": "x"}]}]}, eligibility.EMBEDDINGS),
+        ({"messages": [{"content": [{"audio_embeds": "x"}]}]}, eligibility.EMBEDDINGS),
         ({"input": [{"content": [{"type": "input_file", "file_id": "x"}]}]}, eligibility.MEDIA),
     ],
 )
@@ -59,12 +64,33 @@ def test_what_the_protocol_does_not_cover_stays_on_the_decode_node(body: dict[st
     assert reason(**body) == expected
 
 
-def test_words_about_images_are_words() -> None:
-    """Only a part of a prompt can be an image."""
-    said = '{"type": "image_url", "image_url": {"url": "x"}}'
+@pytest.mark.parametrize(
+    ("body", "fetched"),
+    [
+        ({"messages": [{"content": [IMAGE]}]}, False),
+        ({"messages": [{"content": [IMAGE, FETCHED]}]}, True),
+        ({"messages": [{"content": [{"image_url": "https://a/b.png"}]}]}, True),
+        ({"messages": [{"content": [{"type": "audio_url", "audio_url": {"url": "file:///b.wav"}}]}]}, True),
+        ({"messages": [{"content": [{"type": "image", "source": {"type": "url", "url": "https://a/b"}}]}]}, True),
+        ({"messages": [{"content": [{"type": "image", "source": {"type": "base64", "data": "AA"}}]}]}, False),
+        ({"messages": [{"content": [{"type": "input_audio", "input_audio": {"data": "AA"}}]}]}, False),
+        ({"input": [{"content": [{"type": "input_image", "image_url": "https://a/b.png"}]}]}, True),
+        ({"input": [{"content": [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]}]}, False),
+        ({"messages": [{"content": [{"type": "tool_use", "input": {"url": "https://a", "uuid": "b"}}]}]}, False),
+    ],
+)
+def test_images_and_sound_are_handed_over(body: dict[str, Any], fetched: bool) -> None:
+    """Those at an address are fetched by each node, which may find something else there."""
+    assert reason(**body) is None
+    assert fetches_items(split(msgspec.json.encode(body))) is fetched
+
+
+def test_words_about_videos_are_words() -> None:
+    """Only a part of a prompt can be a video."""
+    said = '{"type": "video_url", "video_url": {"url": "x"}}'
 
     assert reason(messages=[{"content": said}, {"content": [{"type": "text", "text": said}]}]) is None
-    assert reason(messages=[{"content": "a"}], tools=[{"function": {"parameters": {"type": "image"}}}]) is None
+    assert reason(messages=[{"content": "a"}], tools=[{"function": {"parameters": {"type": "video"}}}]) is None
 
 
 @pytest.mark.parametrize(

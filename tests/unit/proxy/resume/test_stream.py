@@ -284,3 +284,11 @@ def test_a_prefill_nodes_part_ends_before_the_signature_of_its_thoughts() -> Non
     assert answer.take_prefill(said % thought + said % signed) == said % thought
     assert answer.part is not None
     assert answer.part.ended
+
+
+@pytest.mark.parametrize(("address", "why"), [("https://a/b.png", "fetched"), ("data:image/png;base64,AA", "")])
+def test_a_first_token_is_relayed_where_both_nodes_have_the_same_image(address: str, why: str) -> None:
+    """What stands at an address may change between two fetches: the first token would be of one image, the others of another."""
+    part = {"type": "image_url", "image_url": {"url": address}}
+
+    assert stream(CHAT, messages=[{"role": "user", "content": [part]}]).why_not_relayed == why
