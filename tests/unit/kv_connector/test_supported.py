@@ -52,6 +52,15 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
+def test_an_mtp_drafter_is_supported_beside_groups() -> None:
+    """Its layers are in one of them, or in one of their own."""
+    drafter = SimpleNamespace(method="mtp", draft_model_config=SimpleNamespace(hf_config=None))
+    config = engine(speculative=drafter)
+    config.num_prefill_lookahead_tokens = 1
+
+    check_supported(config, groups(FULL, FULL))
+
+
 def test_recurrent_layers_are_supported_on_one_rank() -> None:
     """With layers that attend beside them, and alone."""
     check_supported(engine(), groups(FULL, STATE, STATE))
@@ -68,11 +77,11 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
-        (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
+        (engine(speculative=SimpleNamespace(method="dflash")), groups(FULL), "speculative decoding with method 'dflash'"),
         (
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(FULL, FULL),
-            "speculative decoding has not been tried with a sliding window",
+            "speculative decoding with method 'ngram' has not been tried with a sliding window",
         ),
         (engine(tensor_parallel_size=2), groups(FULL, STATE), "engines of one rank each"),
         (engine(pipeline_parallel_size=2), groups(STATE), "engines of one rank each"),
