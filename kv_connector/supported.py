@@ -47,6 +47,8 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
 
 def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
     settings = vllm_config.speculative_config
+    if settings is not None and any(group.window < 0 for group in groups):
+        raise ConfigError("speculative decoding has not been tried with chunked local attention")
     if not have_states(groups):
         if settings is not None and settings.method != "mtp" and (len(groups) > 1 or have_windows(groups)):
             raise ConfigError(

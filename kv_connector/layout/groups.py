@@ -11,10 +11,16 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 from baton.kv_connector.protocol.messages import MAX_GROUPS
 from baton.kv_connector.vllm_compat.versions import KNOWS_FAILED_RECEIVES
 
@@ -29,14 +35,14 @@ _KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)  # no subclasses: they may fr
 class Group(NamedTuple):
     """Layers with one block table."""
 
-    window: int = EVERYTHING  # tokens that a token reads, itself included
+    window: int = EVERYTHING  # tokens that a token reads, itself included; negative: a chunk (`windows.py`)
     is_state: bool = False  # its table has one block, whatever the prompt's length
 
     def most_read_blocks(self, block_tokens: int) -> float:
         """Return how many blocks of a prompt may still be read, at most."""
         if self.is_state:
             return 1
-        return inf if self.window == EVERYTHING else -(-self.window // block_tokens) + 1
+        return inf if self.window == EVERYTHING else -(-abs(self.window) // block_tokens) + 1
 
     def place_of_first(self, tokens: int, block_tokens: int) -> int:
         """Return the place, in a prompt of so many tokens, of the first block of the group's table."""
@@ -153,6 +159,8 @@ def _window_of(group: "KVCacheGroupSpec") -> int:
 def _window_of_layer(spec: Any) -> int:
     if type(spec) in _KEEPS_ALL:
         return EVERYTHING
+    if type(spec) is ChunkedLocalAttentionSpec:
+        return window_of_chunk(int(spec.attention_chunk_size))
     if type(spec) is not SlidingWindowSpec or _retains_more(spec):
         raise ConfigError(
             f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet: "

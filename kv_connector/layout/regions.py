@@ -53,7 +53,7 @@ class Region:
     drafter: str = ""  # names the drafter whose layer this is; empty: the target's
 
     def __post_init__(self) -> None:
-        if min(self.base_addr, self.layer, self.total_heads, self.group, self.window) < 0:
+        if min(self.base_addr, self.layer, self.total_heads, self.group) < 0:
             raise LayoutError(f"{self} has a negative field")
         if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads) < 1:
             raise LayoutError(f"{self} has a field below 1")

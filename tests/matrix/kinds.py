@@ -17,6 +17,7 @@ from tests.e2e.fidelity import VERIFY, answers, choose_prompts
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import leftovers
 from tests.matrix.drafter_models import DRAFTING
+from tests.matrix.grouped_models import GROUPED_MODELS
 from tests.matrix.models import MODELS, Recipe, ensure, lengths
 from tests.matrix.trial import COMMON, NODE, leave_early
 
@@ -24,7 +25,7 @@ CELLS: Final = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS: Final = 512
 SHORT_TOKENS: Final = 128
 AT_ONCE: Final = 3
-RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({**MODELS, **DRAFTING})
+RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({**MODELS, **DRAFTING, **GROUPED_MODELS})
 
 
 class Kind(NamedTuple):

@@ -68,6 +68,7 @@ class Recipe(NamedTuple):
     is_repeatable: bool = True  # vLLM gives the same tokens for a prompt alone and among others
     config: str = ""  # where its class is called otherwise
     window: int = 0  # tokens
+    chunk: int = 0  # tokens, of chunked local attention
     has_states: bool = False  # of recurrent layers
     defaults: Mapping[str, Any] = DECODER
     block_tokens: int = 128
@@ -195,10 +196,12 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
 def lengths(recipe: Recipe) -> Sequence[int]:
     """Prompt lengths, tokens: up to a block, and long.
 
-    With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
+    With chunks, those whose last token is the first or the last of one. With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
     block that the decode node still reads. With states, those about the end of a block, and one of which a single token is
     left for the prefill node.
     """
+    if recipe.chunk:
+        return 1, 100, recipe.chunk, recipe.chunk + 1, 5 * recipe.chunk, 5 * recipe.chunk + 1, 1500
     if recipe.window:
         edge = recipe.window - 1
         return 1, 100, edge + 3 * 128, edge + 9 * 128, 10 * 128 + 1, 1500

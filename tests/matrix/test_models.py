@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.stack import Stack
+from tests.matrix.grouped_models import GROUPED_MODELS
 from tests.matrix.kinds import CELLS, Kind, Pair, pair_of
 from tests.matrix.models import MODELS
 
@@ -19,6 +20,7 @@ RANKS = [
     Kind("gemma3", 2, 1, divides_blocks=True),
     Kind("gemma3", 1, 2, divides_blocks=True),
     Kind("gpt-oss", 2, 2),
+    Kind("llama4", 2, 2),
 ]
 
 
@@ -38,6 +40,6 @@ def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("pair", [*map(Kind, MODELS), *RANKS], indirect=True, ids=str)
+@pytest.mark.parametrize("pair", [*map(Kind, [*MODELS, *GROUPED_MODELS]), *RANKS], indirect=True, ids=str)
 def test_every_model_is_exact(pair: Pair, cell: str) -> None:
     assert pair.run(cell) == []

@@ -152,8 +152,9 @@ class GroupDecodeSide:
                 if found != before:
                     self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
                 continue
-            window = self._layout.windows[group] or length
-            for place in range(max(0, length - window), length - 1):
+            window, last = self._layout.windows[group] or length, length - 1
+            first = last - last % -window if window < 0 else max(0, length - window)
+            for place in range(first, last):
                 block = tables[group][place // BLOCK_TOKENS]
                 expected = content(text.tokens[place], layer, place)
                 if block == 0 or (found := self._memory.read(layer, block, place)) != expected:

@@ -136,9 +136,9 @@ class GroupTraffic:
         return Text(name, tokens, request(name, tokens, "prefill"), request(name, tokens, "decode"))
 
     def _edge(self, layout: Layout) -> int:
-        """Lengths at which the window of the last token begins with the last token of a block (and about it)."""
+        """Lengths at which the window of the last token begins with the last token of a block, or a chunk does (and about it)."""
         return (
-            self._random.choice(layout.windows)
+            abs(self._random.choice(layout.windows))
             - 1
             + BLOCK_TOKENS * self._random.randint(1, 8)
             + self._random.randint(-1, 1)

@@ -10,6 +10,7 @@ from tests.support.async_schedules.kv_manager import (
     BLOCK_BYTES,
     GEMMA3,
     GPT_OSS,
+    LLAMA4,
     MAMBA2,
     MISTRAL,
     QWEN3_NEXT,
@@ -20,7 +21,7 @@ from tests.support.async_schedules.kv_manager import (
 )
 from tests.support.async_schedules.world import Order, Plan, World
 
-LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL, "Mamba2": MAMBA2, "Qwen3-Next": QWEN3_NEXT}
+LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Llama 4": LLAMA4, "Mistral": MISTRAL, "Mamba2": MAMBA2, "Qwen3-Next": QWEN3_NEXT}
 
 
 class GroupWorld(World):

@@ -11,6 +11,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -23,7 +24,7 @@ from vllm.v1.request import Request
 from baton.contracts.kv_transfer import Role, TransferParams, sign
 from baton.kv_connector.layout.groups import STATE, Group
 from baton.kv_connector.layout.regions import Region
-from baton.kv_connector.layout.windows import OF_A_STATE
+from baton.kv_connector.layout.windows import OF_A_STATE, window_of_chunk
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.support.async_schedules.wire import ADDRESS
@@ -38,7 +39,7 @@ STATE_BYTES = 3 * TOKEN_BYTES  # the rest of a state's block is filled up
 class Layout(NamedTuple):
     """Groups of layers, of which the first ones of each group lie in the same memory, and so on."""
 
-    windows: Sequence[int]  # by group; 0: none, `OF_A_STATE`: its layers are recurrent
+    windows: Sequence[int]  # by group; 0: none, `OF_A_STATE`: its layers are recurrent, negative: a chunk
     layers_each: int
     blocks: int  # in the pool
 
@@ -96,11 +97,14 @@ def _spec(window: int) -> KVCacheSpec:
     if window == OF_A_STATE:  # a block as long as a request may be
         return MambaSpec(block_size=MODEL_TOKENS, shapes=((STATE_BYTES // 4,),), dtypes=(torch.float32,))
     common: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+    if window < 0:
+        return ChunkedLocalAttentionSpec(attention_chunk_size=-window, **common)
     return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
 
 
 GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
 GPT_OSS = Layout(windows=(130, 0), layers_each=2, blocks=44)
+LLAMA4 = Layout(windows=(window_of_chunk(256), 0), layers_each=2, blocks=44)
 MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
 MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)

@@ -48,10 +48,10 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
     """As the engine's own configuration has it; layers of one group may differ in size."""
     assert groups_of(cache(FULL), 16) == ONE_GROUP
     assert groups_of(cache(WINDOW, FULL, alike(WINDOW, WINDOW)), 16) == (Group(64), Group(), Group(64))
+    assert groups_of(cache(CHUNKED, FULL), 16) == (Group(-64), Group())
 
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
-    "chunked local attention": ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
     "states of several tokens": ([FULL, ALIGNED], "--no-enable-prefix-caching"),
     "states and KV in one group": ([alike(FULL, RECURRENT)], "kind MambaSpec"),
     "it keeps more": ([RETAINING], "kind SlidingWindowSpec"),

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
+CHUNKED = ChunkedLocalAttentionSpec(
+    block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
+)
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
 
 
@@ -82,6 +85,11 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(FULL, FULL),
             "speculative decoding with method 'ngram' has not been tried with a sliding window",
+        ),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(FULL, CHUNKED),
+            "speculative decoding has not been tried with chunked local attention",
         ),
         (engine(tensor_parallel_size=2), groups(FULL, STATE), "engines of one rank each"),
         (engine(pipeline_parallel_size=2), groups(STATE), "engines of one rank each"),
