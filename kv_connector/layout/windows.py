@@ -19,7 +19,6 @@ def window_of_chunk(chunk_tokens: int) -> int:
     return -chunk_tokens
 
 
-
 def first_read_block(tokens: int, window: int, block_tokens: int) -> int:
     """Return the first block that the last of `tokens` tokens reads, or any later one; those before may be gone.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.matrix.models import DECODER, GROUPED, MLA, MLA_FLAGS, Recipe, Rewrite
+from tests.matrix.models import CONTEXT_TOKENS, DECODER, GROUPED, MLA, MLA_FLAGS, Recipe, Rewrite
 
 if TYPE_CHECKING:
     import torch
@@ -161,7 +161,8 @@ DRAFTING: Final[Mapping[str, Recipe]] = MappingProxyType(
         "mla-v3-mtp": Recipe(
             "DeepseekV3",
             {**MLA, "topk_method": "noaux_tc"},
-            MLA_FLAGS,
+            # Its backend computes prompts whole, and beside a drafter vLLM never schedules one that is longer than a chunk.
+            (*MLA_FLAGS, "--max-num-batched-tokens", str(CONTEXT_TOKENS)),
             is_repeatable=False,
             block_tokens=16,
             rewrite=_drafts(_deepseek),

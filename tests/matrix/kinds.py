@@ -100,8 +100,12 @@ def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
         plain = stack.plain(*COMMON, *flags, model=model)
         plain.wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
         chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
-        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(kind.prefill), *drafting(kind.drafts[0]), model=model)
-        decode = stack.node("decode", *NODE, *VERIFY, *flags, *_ranks(kind.decode), *drafting(kind.drafts[1]), model=model)
+        prefill = stack.node(
+            "prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(kind.prefill), *drafting(kind.drafts[0]), model=model
+        )
+        decode = stack.node(
+            "decode", *NODE, *VERIFY, *flags, *_ranks(kind.decode), *drafting(kind.drafts[1]), model=model
+        )
         expected = answers(plain.url, model, prompts)
         stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])

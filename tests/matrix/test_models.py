@@ -21,6 +21,7 @@ RANKS = [
     Kind("gemma3", 1, 2, divides_blocks=True),
     Kind("gpt-oss", 2, 2),
     Kind("llama4", 2, 2),
+    Kind("gemma4", 2, 2),
 ]
 
 

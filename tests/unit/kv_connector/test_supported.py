@@ -80,7 +80,11 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
-        (engine(speculative=SimpleNamespace(method="dflash")), groups(FULL), "speculative decoding with method 'dflash'"),
+        (
+            engine(speculative=SimpleNamespace(method="dflash")),
+            groups(FULL),
+            "speculative decoding with method 'dflash'",
+        ),
         (
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(FULL, FULL),

@@ -100,6 +100,27 @@ def test_most_read_blocks_is_a_bound() -> None:
     assert STATE.most_read_blocks(BLOCK) == 1
 
 
+@pytest.mark.parametrize(
+    ("tokens", "first", "places"),
+    [
+        (7 * BLOCK, 0, [0, 11, 0, 12, 0, 13, 14]),  # the last block is cut off by the prompt's end
+        (6 * BLOCK, 0, [0, 11, 0, 12, 0, 13]),  # the fourth is beyond it
+        (7 * BLOCK, 2, [0, 11, 12]),
+    ],
+)
+def test_a_long_block_stands_at_the_last_of_its_places(tokens: int, first: int, places: list[int]) -> None:
+    """There it counts as ready when all of it has been written."""
+    assert Group(places=2).spread([11, 12, 13, 14], first, tokens, BLOCK, 0) == places
+    assert Group().spread([11, 12], first, tokens, BLOCK, 0) == [11, 12]
+
+
+def test_long_blocks_are_fewer() -> None:
+    """For deciding whether there is room for a prompt."""
+    assert Group(places=2).blocks_of(7 * BLOCK, BLOCK) == 4
+    assert Group(3 * BLOCK, places=2).blocks_of(100 * BLOCK, BLOCK) == 3
+    assert STATE.blocks_of(100, BLOCK) == 1
+
+
 @pytest.mark.parametrize("tokens", range(1, 30))
 def test_a_states_place_is_written_by_the_last_chunk_alone(tokens: int) -> None:
     """It counts as ready only when all tokens but the last have been computed, and D has a place for it (I1)."""
