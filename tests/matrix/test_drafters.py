@@ -44,20 +44,26 @@ def test_tokens_do_not_depend_on_the_drafter(pair: Pair, cell: str) -> None:
 
 
 def test_a_drafter_on_both_nodes_drafts_as_well_as_one_servers(stack: Stack) -> None:
-    """The KV of its layers has come with the target's: without it fewer drafts are accepted."""
-    kind = Kind("mimo-mtp", drafts=(1, 1))
-    with pair_of(stack, kind) as both:
+    """The KV of its layers has come with the target's."""
+    with pair_of(stack, Kind("mimo-mtp", drafts=(1, 1))) as both:
         assert both.run("chunked") == []
         handed_over = accepted_length(both.decode, both.proxy, both)
     with stack.stopping():
         plain = stack.plain(*COMMON, *drafting(1), model=both.model)
         plain.wait_ready()
         alone = accepted_length(plain, plain, both)
-    with pair_of(stack, kind._replace(drafts=(0, 1))) as one:
-        without = accepted_length(one.decode, one.proxy, one)
-    print(f"accepted length: one server {alone:.3f}, handed over {handed_over:.3f}, without P's drafter {without:.3f}")
+    print(f"accepted length: one server {alone:.3f}, handed over {handed_over:.3f}")
+    assert alone > 1.5
     assert handed_over == pytest.approx(alone, rel=0.02)
-    assert without < 0.95 * alone
+
+
+@pytest.mark.matrix
+def test_without_ps_drafter_fewer_drafts_are_accepted(stack: Stack) -> None:
+    """The control of the test above: this drafter needs its KV of the prompt."""
+    with pair_of(stack, Kind("mimo-mtp", drafts=(0, 1))) as pair:
+        without = accepted_length(pair.decode, pair.proxy, pair)
+    print(f"accepted length without P's drafter {without:.3f}")
+    assert without < 1.5
 
 
 def accepted_length(node: Server, door: Server, pair: Pair) -> float:

@@ -11,8 +11,8 @@ from tests.matrix.models import MODELS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
-# A latent cache, windows, states: the others differ less from the embedded model.
-REPRESENTATIVE = [Kind("mla-v3"), Kind("gpt-oss"), Kind("falcon-h1")]
+# A latent cache, windows in groups with blocks of two sizes, states: the others differ less from the embedded model.
+REPRESENTATIVE = [Kind("mla-v3"), Kind("gemma4"), Kind("falcon-h1")]
 # Several groups, or MLA's cache, which every rank has whole, between nodes of one rank and of two.
 RANKS = [
     Kind("mla-v2", 2, 1),
