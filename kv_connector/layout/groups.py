@@ -56,9 +56,12 @@ class Group(NamedTuple):
         return int(min(-(-tokens // (block_tokens * self.places)), self.most_read_blocks(block_tokens)))
 
     def spread(self, blocks: Sequence[T], first: int, tokens: int, block_tokens: int, empty: T) -> list[T]:
-        """Give blocks, of which the first is the table's block number `first`, their places in a prompt of so many tokens."""
+        """Give blocks, of which the first is the table's block number `first`, their places in a prompt of so many tokens.
+
+        A state's one stands for the last token that P computes.
+        """
         if self.places == 1:
-            return list(blocks)
+            return [empty] * (0 if first else self.place_of_first(tokens, block_tokens)) + [*blocks]
         all_places, spread = -(-tokens // block_tokens), []
         for number, block in enumerate(blocks, first):
             width = min(self.places, all_places - number * self.places)

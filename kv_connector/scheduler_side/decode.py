@@ -155,9 +155,11 @@ class DecodeScheduler:
         if missing - self._own_tokens < 1 or (missing == 1 and not tracked.wants_first):
             return 0, False
         if self._may_reserve(tracked, missing):
-            changed = adapter_name(request, self._adapters) != tracked.adapter
-            if changed or not ends_with_blocks(self._groups, self._block_tokens, num_computed_tokens):
-                self._recompute(request.request_id, tracked, ADAPTER_CHANGED if changed else UNALIGNED)
+            reason = "" if ends_with_blocks(self._groups, self._block_tokens, num_computed_tokens) else UNALIGNED
+            if adapter_name(request, self._adapters) != tracked.adapter:
+                reason = ADAPTER_CHANGED
+            if reason:
+                self._recompute(request.request_id, tracked, reason)
                 return 0, False
             return missing - self._own_tokens, True
         return None, False  # bounded: the worker gives up after `transfer_timeout_s` and reports it
@@ -300,11 +302,7 @@ class DecodeScheduler:
 
     def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
         """Return a block table by place; a state's has one block, which stands for the last token received."""
-        if group.places > 1:
-            return group.spread(table, 0, tokens, self._block_tokens, self._ledger.pool.null_block)
-        if place := group.place_of_first(tokens, self._block_tokens):
-            return [self._ledger.pool.null_block] * place + [*table]
-        return table
+        return group.spread(table, 0, tokens, self._block_tokens, self._ledger.pool.null_block)
 
     def _unfit(self, params: TransferParams) -> None:
         reason = wrong_grid(params.grids.decode, self._grid)
