@@ -36,7 +36,7 @@ def engine(
     )
 
 
-@pytest.mark.parametrize("method", [None, "ngram", "ngram_gpu", "suffix", "draft_model", "eagle", "eagle3"])
+@pytest.mark.parametrize("method", [None, "ngram", "ngram_gpu", "suffix", "medusa", "draft_model", "eagle", "eagle3"])
 def test_these_methods_are_covered(method: str | None) -> None:
     """Drafts are verified, whoever makes them."""
     assert objection(engine(method)) == ""
@@ -61,7 +61,7 @@ def test_an_mtp_drafter_of_one_module_is_covered() -> None:
             engine("mtp", stages=2, num_prefill_lookahead_tokens=1),
             "a drafter of method 'mtp' beside pipeline stages is not covered",
         ),
-        (engine("medusa"), "method 'medusa' is not covered"),
+        (engine("mlp_speculator"), "method 'mlp_speculator' is not covered"),
         (engine("ngram", stages=2, prefill=True), "on a prefill node of several pipeline stages is not covered"),
         (engine("eagle", stages=2), "a drafter of method 'eagle' beside pipeline stages is not covered"),
     ],
