@@ -66,7 +66,6 @@ class BlockTables:
                 first_read_block(tokens, self._windows[number], self._block_tokens),
                 self._groups[number].places,
             )
-            read.append(
-                [b for place, b in enumerate(table[first:], first) if (place + 1) % places == 0 or place == last]
-            )
+            ends = (place for place in range(first, len(table)) if (place + 1) % places == 0 or place == last)
+            read.append([table[place] for place in ends])
         return read

@@ -15,12 +15,7 @@ from baton.kv_connector.errors import ConfigError
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-WITHOUT_LAYERS = (
-    "ngram",
-    "ngram_gpu",
-    "suffix",
-    "medusa",
-)  # they draft from the tokens, or from the target's last state
+WITHOUT_LAYERS = ("ngram", "ngram_gpu", "suffix", "medusa")  # they draft from the tokens, or the target's last state
 WITH_LAYERS = ("draft_model", "eagle", "eagle3", "mtp")
 _DRAFT_MODEL = "draft_model."  # what vLLM's `DraftModelProposer` puts before the names of its layers
 _MTP = "mtp"  # a part of the name of the drafter's layers, where vLLM numbers them from 0

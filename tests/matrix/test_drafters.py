@@ -24,7 +24,7 @@ KINDS = [
     Kind("exaone-moe-mtp", 2, 1, divides_blocks=True, drafts=(1, 1)),
     Kind("glm4-moe-mtp", 2, 2, drafts=(1, 1)),
 ]
-LONG_ANSWER = 160  # tokens: D's first step counts drafts that nobody has made
+LONG_ANSWER = 160  # tokens: D's first step counts placeholders as drafts
 PROMPTS_OF = (600, 900, 1300)  # tokens
 
 

@@ -22,6 +22,7 @@ RANKS = [
     Kind("gpt-oss", 2, 2),
     Kind("llama4", 2, 2),
     Kind("gemma4", 2, 2),
+    Kind("gemma4", 2, 1, divides_blocks=True),
 ]
 
 
