@@ -4,6 +4,7 @@ Their text means nothing; their KV caches have the shapes and the groups of the 
 what stands in the cache decides about the next token: in float32 a block that is missing or stale shows in the logprobs.
 """
 
+import inspect
 import json
 import shutil
 import tempfile
@@ -219,7 +220,8 @@ def ensure(name: str, made_of: Recipe, folder: Path = CACHE) -> Path:
     place = folder / name
     window = {"sliding_window": made_of.window} if made_of.window else {}
     settings = {**made_of.defaults, **window, **made_of.changes}
-    recipe = json.dumps({"seed": SEED, "family": made_of.family, **settings}, indent=2) + "\n"
+    rewrite = {"rewrite": inspect.getsource(inspect.getmodule(made_of.rewrite))} if made_of.rewrite else {}  # type: ignore[arg-type]
+    recipe = json.dumps({"seed": SEED, "family": made_of.family, **settings, **rewrite}, indent=2) + "\n"
     if (place / RECIPE).is_file() and (place / RECIPE).read_text() == recipe:
         return place
     folder.mkdir(parents=True, exist_ok=True)
