@@ -34,7 +34,8 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_heads: int = 0
     sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
     group: int = 0  # KV cache group
-    window: int = 0  # tokens that a token reads; 0: all
+    window: int = 0  # tokens that a token reads; 0: all; negative: those of its chunk of so many
+    places: int = 1  # scheduler blocks of tokens in one of its blocks
     drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
 
 

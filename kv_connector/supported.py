@@ -46,11 +46,14 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
 
 
 def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
-    speculates = vllm_config.speculative_config is not None
+    settings = vllm_config.speculative_config
+    if settings is not None and any(group.window < 0 for group in groups):
+        raise ConfigError("speculative decoding has not been tried with chunked local attention")
     if not have_states(groups):
-        if speculates and (len(groups) > 1 or have_windows(groups)):
+        if settings is not None and settings.method != "mtp" and (len(groups) > 1 or have_windows(groups)):
             raise ConfigError(
-                "speculative decoding has not been tried with a sliding window or several KV cache groups"
+                f"speculative decoding with method {settings.method!r} has not been tried with a sliding window or several KV "
+                "cache groups: an MTP drafter has, if the model has one"
             )
         return
     parallel = vllm_config.parallel_config
@@ -59,7 +62,7 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
             "recurrent layers (Mamba, GDN) are handed off between engines of one rank each: start both nodes with tensor- "
             "and pipeline-parallel sizes of 1"
         )
-    if speculates:
+    if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
     if getattr(vllm_config.cache_config, "use_replayssm", False):  # younger than our oldest version
         raise ConfigError("--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out")

@@ -89,7 +89,8 @@ class ProducerTransfer:
         assert self.reservation is not None
         ours, theirs = self.terms.block_units, self.terms.their_block_units
         first = self.reservation.first_token // unit_tokens
-        return UnitMapping(self.source_blocks[group.ours], self.reservation.blocks[group.theirs], first, ours, theirs)
+        source, target = self.source_blocks[group.ours], self.reservation.blocks[group.theirs]
+        return UnitMapping(source, target, first, ours, theirs, has_gaps=group.places > 1)
 
 
 class UnitMapping(NamedTuple):
@@ -100,10 +101,18 @@ class UnitMapping(NamedTuple):
     first: int  # unit of the prompt that counts as 0; a block of D's begins with it
     block_units: int
     their_block_units: int
+    has_gaps: bool = False  # some places have no block: blocks of the same size on both sides
 
     def lie(self, start: int, stop: int) -> tuple[list[int], list[int], list[int]]:
         """Return for units `[start, stop)` our block, D's block, and which unit of the larger block it is."""
         ours, theirs = self.block_units, self.their_block_units
+        if self.has_gaps:
+            taken = [place for place in range(start, stop) if self.target_blocks[place]]
+            return (
+                [self.source_blocks[self.first + place] for place in taken],
+                [self.target_blocks[place] for place in taken],
+                [0] * len(taken),
+            )
         if ours == theirs == 1:
             first = self.first + start
             return (

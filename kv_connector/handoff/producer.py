@@ -447,9 +447,9 @@ class Producer:
         for group in {terms.group_of(layer) for layer in terms.layers}:
             if group.theirs >= len(wish.blocks):
                 return None
-            wanted = _wanted(wish.blocks[group.theirs])
-            kept = first_read_block(prompt.tokens, group.window, self._block_tokens)
             before = wish.first_token // self._block_tokens
+            wanted = _wanted(wish.blocks[group.theirs], group.places, before)
+            kept = first_read_block(prompt.tokens, group.window, self._block_tokens)
             if wanted is None or (wanted and before + wanted.start < kept):
                 return None
             spans[group] = range(wanted.start * terms.their_block_units, wanted.stop * terms.their_block_units)
@@ -547,11 +547,16 @@ class Producer:
             self.outbox.append((self._routes[decode], session.stamp(body)))
 
 
-def _wanted(blocks: Sequence[int]) -> range | None:
-    """Return the places of the blocks that are not 0; `None` if there are others between them."""
-    places = [place for place, block in enumerate(blocks) if block]
-    found = range(places[0], places[-1] + 1) if places else range(0)
-    return found if len(found) == len(places) else None
+def _wanted(blocks: Sequence[int], places: int, before: int) -> range | None:
+    """Return the places from the first block that is not 0 to the last; `None` if others are between them, or one is misplaced.
+
+    A block that stands for several `places` is at the last of them, and the prompt's last at its end. The first one in the list is
+    the prompt's place `before`.
+    """
+    taken = [place for place, block in enumerate(blocks) if block]
+    found = range(taken[0], taken[-1] + 1) if taken else range(0)
+    ends = [place for place in found if (before + place + 1) % places == 0 or place == len(blocks) - 1]
+    return found if ends == taken else None
 
 
 def _clean(transfer_id: str, epoch: int, reason: str) -> Fail:

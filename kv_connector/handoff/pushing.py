@@ -22,11 +22,12 @@ from baton.kv_connector.layout.windows import EVERYTHING
 
 
 class GroupPair(NamedTuple):
-    """The KV cache group of a layer, by its number on either side, and its window."""
+    """The KV cache group of a layer, by its number on either side, its window, and the places that a block stands for."""
 
     ours: int = 0
     theirs: int = 0
     window: int = EVERYTHING
+    places: int = 1
 
 
 ONLY = GroupPair()

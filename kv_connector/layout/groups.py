@@ -3,24 +3,36 @@
 Layers of one group share a block table. Groups draw their blocks from one pool, and layers of different groups may lie
 in the same memory. `windows.py` says what a window means for a prompt's blocks.
 
+Where tokens of one layer are longer than of another, vLLM gives the others longer blocks, so that all have as many bytes. A
+*place* of a prompt is as many tokens as the shortest block has, a scheduler block: a longer one stands at its last place (it is
+ready when that is), and the places before it are empty.
+
 The layers of a recurrent group (Mamba, GDN) keep a *state* each, in the one block that the group's table has. It stands for
 the last of the tokens computed, so it has its place where a window's last block would be.
 """
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 from baton.kv_connector.protocol.messages import MAX_GROUPS
 from baton.kv_connector.vllm_compat.versions import KNOWS_FAILED_RECEIVES
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+T = TypeVar("T")
 
 _WITHOUT = "start with --disable-hybrid-kv-cache-manager, which keeps every layer's KV in full"
 _KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)  # no subclasses: they may free blocks by rules of their own
@@ -29,14 +41,32 @@ _KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)  # no subclasses: they may fr
 class Group(NamedTuple):
     """Layers with one block table."""
 
-    window: int = EVERYTHING  # tokens that a token reads, itself included
+    window: int = EVERYTHING  # tokens that a token reads, itself included; negative: a chunk (`windows.py`)
     is_state: bool = False  # its table has one block, whatever the prompt's length
+    places: int = 1  # that a block stands for
 
     def most_read_blocks(self, block_tokens: int) -> float:
-        """Return how many blocks of a prompt may still be read, at most."""
+        """Return how many blocks of a prompt may still be read, at most; `block_tokens` are those of a place."""
         if self.is_state:
             return 1
-        return inf if self.window == EVERYTHING else -(-self.window // block_tokens) + 1
+        return inf if self.window == EVERYTHING else -(-abs(self.window) // (block_tokens * self.places)) + 1
+
+    def blocks_of(self, tokens: int, block_tokens: int) -> int:
+        """Return how many blocks a prompt needs at a time, at most."""
+        return int(min(-(-tokens // (block_tokens * self.places)), self.most_read_blocks(block_tokens)))
+
+    def spread(self, blocks: Sequence[T], first: int, tokens: int, block_tokens: int, empty: T) -> list[T]:
+        """Give blocks, of which the first is the table's block number `first`, their places in a prompt of so many tokens.
+
+        A state's one stands for the last token that P computes.
+        """
+        if self.places == 1:
+            return [empty] * (0 if first else self.place_of_first(tokens, block_tokens)) + [*blocks]
+        all_places, spread = -(-tokens // block_tokens), []
+        for number, block in enumerate(blocks, first):
+            width = min(self.places, all_places - number * self.places)
+            spread += [empty] * (width - 1) + [block] if width > 0 else []  # else it is beyond the prompt
+        return spread
 
     def place_of_first(self, tokens: int, block_tokens: int) -> int:
         """Return the place, in a prompt of so many tokens, of the first block of the group's table."""
@@ -57,6 +87,11 @@ def have_states(groups: Sequence[Group]) -> bool:
     return any(group.is_state for group in groups)
 
 
+def ends_with_blocks(groups: Sequence[Group], block_tokens: int, tokens: int) -> bool:
+    """Whether a prefix of so many tokens ends with a block in every group: else one would come in part from another node."""
+    return all(tokens % (block_tokens * group.places) == 0 for group in groups if group.places > 1)
+
+
 def refuse_beside(groups: Sequence[Group]) -> None:
     """Check what another KV connector beside ours has been tried with.
 
@@ -75,7 +110,7 @@ def refuse_beside(groups: Sequence[Group]) -> None:
 
 
 def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
-    """Return the tokens of a scheduler block, the same in the scheduler's process as in a worker's.
+    """Return the tokens of a scheduler block, the same in the scheduler's process as in a worker's: the shortest of all.
 
     Beside recurrent layers that is a block of the other layers: vLLM's own number is the smallest of all groups' in one of
     its processes, and a state's block is as long as a request may be. Without other layers it is just that.
@@ -83,7 +118,7 @@ def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     states = [spec.block_size for spec in specs if _keeps_states(spec)]
     others = [spec.block_size for spec in specs if not _keeps_states(spec)]
-    return int(min(others or states)) if states else int(vllm_config.cache_config.block_size)
+    return int(min(others or states)) if states or len(specs) > 1 else int(vllm_config.cache_config.block_size)
 
 
 def groups_of(
@@ -100,16 +135,21 @@ def groups_of(
         ConfigError: one of them cannot be handed off; the message says why.
     """
     found = kv_cache_config.kv_cache_groups
-    groups = tuple(STATE if _keeps_states(group.kv_cache_spec) else Group(_window_of(group)) for group in found)
+    groups = tuple(
+        STATE
+        if _keeps_states(group.kv_cache_spec)
+        else Group(_window_of(group), places=max(1, group.kv_cache_spec.block_size // block_tokens))
+        for group in found
+    )
     if len(groups) > MAX_GROUPS:
         raise ConfigError(f"{len(groups)} KV cache groups: a hand-off has at most {MAX_GROUPS}")
     sizes = sorted(
         {spec.kv_cache_spec.block_size for group, spec in zip(groups, found, strict=True) if not group.is_state}
     )
-    if len(groups) > 1 and sizes and sizes != [block_tokens]:
+    if len(groups) > 1 and (any(size % block_tokens for size in sizes) or (have_states(groups) and len(sizes) > 1)):
         raise ConfigError(
-            f"KV cache groups with blocks of different numbers of tokens ({', '.join(map(str, sizes))}; the scheduler's "
-            f"have {block_tokens}) are not covered yet: {_WITHOUT}"
+            f"KV cache groups with blocks of {', '.join(map(str, sizes))} tokens, of which the shortest is no divisor of the "
+            f"others or which stand beside recurrent layers, are not covered yet: {_WITHOUT}"
         )
     if not can_fail and (len(groups) > 1 or have_windows(groups)):
         raise ConfigError(
@@ -151,14 +191,20 @@ def _window_of(group: "KVCacheGroupSpec") -> int:
 
 
 def _window_of_layer(spec: Any) -> int:
-    if type(spec) in _KEEPS_ALL:
-        return EVERYTHING
-    if type(spec) is not SlidingWindowSpec or _retains_more(spec):
+    is_window = type(spec) is SlidingWindowSpec and not _retains_more(spec)
+    if type(spec) not in (*_KEEPS_ALL, ChunkedLocalAttentionSpec) and not is_window:
         raise ConfigError(
             f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet: "
             f"if other layers attend to everything, {_WITHOUT}"
         )
-    return int(spec.sliding_window)
+    if getattr(spec, "tokens_per_state", 1) != 1:  # younger than our oldest version
+        raise ConfigError(
+            f"a KV cache that keeps one state for {spec.tokens_per_state} tokens has not been tried: a prompt's last one may be "
+            "half computed"
+        )
+    if is_window:
+        return int(spec.sliding_window)
+    return EVERYTHING if type(spec) in _KEEPS_ALL else window_of_chunk(int(spec.attention_chunk_size))
 
 
 def _retains_more(spec: object) -> bool:

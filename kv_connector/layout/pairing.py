@@ -176,10 +176,15 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
         return None
     if src.window != dst.window:
         raise LayoutError(_differ(src, "tokens in the attention window", src.window, dst.window))
-    if src.window != EVERYTHING and source.block_tokens != target.block_tokens:
+    if src.places != dst.places:
+        raise LayoutError(_differ(src, "scheduler blocks in a block", src.places, dst.places))
+    if (src.window != EVERYTHING or src.places > 1) and source.block_tokens != target.block_tokens:
         raise LayoutError(
             _differ(
-                src, "tokens in a block of a layer with a window or a state", source.block_tokens, target.block_tokens
+                src,
+                "tokens in a block of a layer with a window, long blocks or a state",
+                source.block_tokens,
+                target.block_tokens,
             )
         )
     ours, others = (_slabs(src, source), _slabs(dst, target))

@@ -50,12 +50,13 @@ class Region:
     sections: Sections = ()
     group: int = 0  # whose block table names its blocks; layers of other groups may lie in the same memory
     window: int = EVERYTHING  # see `windows.py`
+    places: int = 1  # of a prompt that a block stands for, see `groups.py`
     drafter: str = ""  # names the drafter whose layer this is; empty: the target's
 
     def __post_init__(self) -> None:
-        if min(self.base_addr, self.layer, self.total_heads, self.group, self.window) < 0:
+        if min(self.base_addr, self.layer, self.total_heads, self.group) < 0:
             raise LayoutError(f"{self} has a negative field")
-        if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads) < 1:
+        if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads, self.places) < 1:
             raise LayoutError(f"{self} has a field below 1")
         if any(min(section) < 1 for section in self.sections) or self.block_bytes % (
             self.kernel_blocks * self.heads * max(1, self.token_bytes)

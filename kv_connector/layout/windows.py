@@ -3,6 +3,9 @@
 A window of W tokens lets token q read the tokens from q - W + 1 on, itself included. The prompt's last token, N - 1, is
 always computed on D, so of a layer with a window D needs the tokens from N - W on: P keeps and pushes those blocks.
 
+A chunk of C tokens (chunked local attention) lets token q read those from the last multiple of C on: C is announced as
+the window -C. Where token N - 1 is the first of a chunk, D needs nothing.
+
 A recurrent layer reads the state that the token before has left: a window of two tokens, of which the block that holds
 token N - 2 stands for the state after it.
 """
@@ -11,10 +14,19 @@ EVERYTHING = 0  # a window that is none: every token is read for ever
 OF_A_STATE = 2
 
 
+def window_of_chunk(chunk_tokens: int) -> int:
+    """Return the number that stands for chunked local attention."""
+    return -chunk_tokens
+
+
 def first_read_block(tokens: int, window: int, block_tokens: int) -> int:
     """Return the first block that the last of `tokens` tokens reads, or any later one; those before may be gone.
 
     Source:
-        `SlidingWindowManager.get_num_skipped_tokens(tokens - 1)` of vLLM, in whole blocks.
+        `get_num_skipped_tokens(tokens - 1)` of vLLM's `SlidingWindowManager` and `ChunkedLocalAttentionManager`, in
+        whole blocks.
     """
+    if window < 0:
+        chunk_tokens = -window
+        return max(0, tokens - 1) // chunk_tokens * chunk_tokens // block_tokens
     return 0 if window == EVERYTHING else max(0, tokens - window) // block_tokens

@@ -21,14 +21,21 @@ class BlockTables:
         self._groups = groups
         self._windows = {number: g.window for number, g in enumerate(groups) if g.window != EVERYTHING}
         self._block_tokens = block_tokens
-        self._tables: dict[str, dict[int, list[int]]] = {}  # request → group → block ids, as they were given
+        self._tables: dict[str, dict[int, list[int]]] = {}  # request → group → block ids, by place
+        self._given: dict[str, list[int]] = {}  # request → blocks of each group so far, where places differ
+        self._places_differ = any(group.is_state or group.places > 1 for group in groups)
         self.pins = ReservationLedger()
 
     def place(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return a prompt's new blocks, by group, as they follow on its earlier ones; a state's has a place of its own."""
-        begins = request_id not in self._tables
-        places = [group.place_of_first(tokens, self._block_tokens) if begins else 0 for group in self._groups]
-        return [[NULL] * place + [*blocks] for place, blocks in zip(places, new_blocks, strict=False)]
+        """Return a prompt's new blocks, by group, as they follow on its earlier ones; a state's and a long one have their places."""
+        if not self._places_differ or not new_blocks:
+            return [[*blocks] for blocks in new_blocks]
+        given = self._given.setdefault(request_id, [0] * len(self._groups))
+        spread = []
+        for number, (group, blocks) in enumerate(zip(self._groups, new_blocks, strict=True)):
+            spread.append(group.spread(blocks, given[number], tokens, self._block_tokens, NULL))
+            given[number] += len(blocks)
+        return spread
 
     def extend(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> bool:
         """A prompt of so many tokens got more blocks, by group. Returns whether those that D may read are all there."""
@@ -47,11 +54,18 @@ class BlockTables:
 
     def forget(self, request_id: str) -> None:
         """The prompt's blocks are let go, or have been taken away."""
+        self._given.pop(request_id, None)
         if self._tables.pop(request_id, None) is not None:
             self.pins.release(request_id)
 
     def _read(self, request_id: str, tokens: int) -> list[list[int]]:
-        return [
-            table[first_read_block(tokens, self._windows[number], self._block_tokens) :]
-            for number, table in self._tables[request_id].items()
-        ]
+        """The blocks from the first that D reads on, by group; without the places at which a long block never stands."""
+        read, last = [], -(-tokens // self._block_tokens) - 1
+        for number, table in self._tables[request_id].items():
+            first, places = (
+                first_read_block(tokens, self._windows[number], self._block_tokens),
+                self._groups[number].places,
+            )
+            ends = (place for place in range(first, len(table)) if (place + 1) % places == 0 or place == last)
+            read.append([table[place] for place in ends])
+        return read

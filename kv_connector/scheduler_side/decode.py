@@ -17,7 +17,7 @@ from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states, have_windows
+from baton.kv_connector.layout.groups import ONE_GROUP, Group, ends_with_blocks, have_states, have_windows
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.client_tokens import ClientTokens
 from baton.kv_connector.scheduler_side.first_token import may_start
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STALLED_S = 2.0  # how long D computes nothing, for want of blocks, before early reservations are given back
+UNALIGNED = "a prefix that this node has cached ends within a block of some KV cache group"
 NOT_STARTED = "the prefill node had not started it when a request that came later could not be given blocks"
 
 
@@ -158,8 +159,11 @@ class DecodeScheduler:
         if missing - self._own_tokens < 1 or (missing == 1 and not tracked.wants_first):
             return 0, False
         if self._may_reserve(tracked, missing):
+            reason = "" if ends_with_blocks(self._groups, self._block_tokens, num_computed_tokens) else UNALIGNED
             if adapter_name(request, self._adapters) != tracked.adapter:
-                self._recompute(request.request_id, tracked, ADAPTER_CHANGED)
+                reason = ADAPTER_CHANGED
+            if reason:
+                self._recompute(request.request_id, tracked, reason)
                 return 0, False
             return missing - self._own_tokens, True
         return None, False  # bounded: the worker gives up after `transfer_timeout_s` and reports it
@@ -284,8 +288,7 @@ class DecodeScheduler:
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
 
     def _blocks_for(self, tokens: int) -> int:
-        blocks = -(-tokens // self._block_tokens)
-        return sum(int(min(blocks, group.most_read_blocks(self._block_tokens))) for group in self._groups)
+        return sum(group.blocks_of(tokens, self._block_tokens) for group in self._groups)
 
     def _make_room(self, needed: int) -> None:
         """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts."""
@@ -302,10 +305,8 @@ class DecodeScheduler:
                 self._recompute(request_id, tracked, NOT_STARTED)
 
     def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
-        """Return a block table in the prompt's order; a state's has one block, which stands for the last token received."""
-        if place := group.place_of_first(tokens, self._block_tokens):
-            return [self._ledger.pool.null_block] * place + [*table]
-        return table
+        """Return a block table by place; a state's has one block, which stands for the last token received."""
+        return group.spread(table, 0, tokens, self._block_tokens, self._ledger.pool.null_block)
 
     def _unfit(self, params: TransferParams, peers: int) -> str:
         if params.grids.decode != self._grid:

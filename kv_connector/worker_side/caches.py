@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class LayerGroup(NamedTuple):
-    """The KV cache group of a layer, by number, and its window (`layout/windows.py`)."""
+    """The KV cache group of a layer, by number, its window (`layout/windows.py`) and its blocks' places (`layout/groups.py`)."""
 
     group: int = 0
     window: int = EVERYTHING
+    places: int = 1
 
 
 ONLY = LayerGroup()
@@ -92,9 +93,9 @@ def describe(
     borders: set[int] = set()
     for name, kv_cache in kv_caches.items():
         tensors = tensors_of(kv_cache)
-        group, window = groups.get(name, ONLY)
+        group, window, places = groups.get(name, ONLY)
         regions = [
-            replace(region, group=group, window=window)
+            replace(region, group=group, window=window, places=places)
             for number, tensor in enumerate(tensors)
             for region in regions_of_tensor(
                 name=name if len(tensors) == 1 else f"{name}.{number}",

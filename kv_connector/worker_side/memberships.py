@@ -26,7 +26,7 @@ def memberships(
     """
     groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     found = {
-        name: LayerGroup(number, group.window)
+        name: LayerGroup(number, group.window, group.places)
         for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))
         for name in spec.layer_names
     }

@@ -100,7 +100,8 @@ class RankDescriptor:
             whole=found.whole,
             regions=[names.index(pair.src.name) for pair in found.of_target],
             groups={
-                pair.src.layer: GroupPair(pair.src.group, pair.dst.group, pair.src.window) for pair in found.regions
+                pair.src.layer: GroupPair(pair.src.group, pair.dst.group, pair.src.window, pair.src.places)
+                for pair in found.regions
             },
         )
 

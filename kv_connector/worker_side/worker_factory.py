@@ -13,7 +13,7 @@ from baton.kv_connector.layout.groups import block_tokens_of
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
-from baton.kv_connector.vllm_compat.speculative import draft_layers, drafter_digest
+from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
 from baton.kv_connector.worker_side.caches import describe, tensors_of
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
@@ -58,6 +58,7 @@ def make_worker(
     from baton.kv_connector.engine.port_memory import PortMemory, shared_path
 
     assert vllm_config.kv_transfer_config is not None  # we are the connector
+    check_draft_layers(vllm_config, kv_caches)
     num_blocks, block_tokens = kv_cache_config.num_blocks, block_tokens_of(vllm_config, kv_cache_config)
     caches = describe(
         kv_caches,

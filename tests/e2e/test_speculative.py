@@ -23,12 +23,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "draft": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": DRAFTS},
     "eagle": {"method": "eagle", "num_speculative_tokens": DRAFTS},
     "eagle3": {"method": "eagle3", "num_speculative_tokens": DRAFTS},
+    "medusa": {"method": "medusa", "num_speculative_tokens": DRAFTS},
 }
 
 
 def served(stack: Stack, prefill: str, decode: str) -> tuple[Server, Server]:
     """Return the proxy and the decode node of a pair that speculates so."""
-    heads = {name: METHODS[name] | {"model": write_head(name, stack.folder / name)} for name in ("eagle", "eagle3")}
+    heads = {
+        name: METHODS[name] | {"model": write_head(name, stack.folder / name)} for name in ("eagle", "eagle3", "medusa")
+    }
     methods = METHODS | heads
     flags = [
         [*FLOAT32, *VERIFY, *(["--speculative-config", json.dumps(methods[method])] if method else [])]
@@ -62,6 +65,8 @@ def accepted(node: Server) -> float:
         pytest.param("eagle3", "eagle3", 0.0, marks=pytest.mark.matrix),
         pytest.param("", "eagle3", 0.0, marks=pytest.mark.matrix),
         pytest.param("eagle", "eagle3", 0.0, marks=pytest.mark.matrix),
+        pytest.param("medusa", "medusa", 0.0, marks=pytest.mark.matrix),
+        pytest.param("", "medusa", 0.0, marks=pytest.mark.matrix),
     ],
 )
 def test_tokens_do_not_depend_on_who_speculates(

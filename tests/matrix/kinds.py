@@ -4,9 +4,11 @@ Digests of all blocks are compared unless blocks are divided; tokens where vLLM 
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from baton.contracts.http import DISAGGREGATED
@@ -14,13 +16,16 @@ from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import VERIFY, answers, choose_prompts
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import leftovers
-from tests.matrix.models import MODELS, ensure, lengths
+from tests.matrix.drafter_models import DRAFTING
+from tests.matrix.grouped_models import GROUPED_MODELS
+from tests.matrix.models import MODELS, Recipe, ensure, lengths
 from tests.matrix.trial import COMMON, NODE, leave_early
 
 CELLS: Final = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS: Final = 512
 SHORT_TOKENS: Final = 128
 AT_ONCE: Final = 3
+RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({**MODELS, **DRAFTING, **GROUPED_MODELS})
 
 
 class Kind(NamedTuple):
@@ -30,9 +35,12 @@ class Kind(NamedTuple):
     prefill: int = 1
     decode: int = 1
     divides_blocks: bool = False  # heads are on different ranks of the two, so that there are no digests to compare
+    drafts: tuple[int, int] = (0, 0)  # tokens that the model's MTP drafter drafts on P and on D; 0: there is none
 
     def __str__(self) -> str:
-        return self.model if self.prefill == self.decode == 1 else f"{self.model} tp{self.prefill} to tp{self.decode}"
+        ranks = "" if self.prefill == self.decode == 1 else f" tp{self.prefill} to tp{self.decode}"
+        drafts = f" drafts {self.drafts[0]} to {self.drafts[1]}" if any(self.drafts) else ""
+        return self.model + ranks + drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,14 @@ class Pair:
     prompts: Sequence[Sequence[int]]
     expected: Sequence[Answer]
 
+    @property
+    def model(self) -> str:
+        """Where it lies."""
+        return str(ensure(self.kind.model, RECIPES[self.kind.model]))
+
     def run(self, cell: str) -> list[str]:
         """Serve the prompts of a cell; returns what was wrong."""
-        model, recipe = str(ensure(self.kind.model)), MODELS[self.kind.model]
+        model, recipe = self.model, RECIPES[self.kind.model]
         chosen = [i for i, prompt in enumerate(self.prompts) if (len(prompt) <= SHORT_TOKENS) == (cell == "short")]
         prompts = [self.prompts[i] for i in chosen]
         problems: list[str] = []
@@ -78,21 +91,32 @@ class Pair:
 @contextmanager
 def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
     """Start a plain server with a model and ask it; then a pair of nodes and a proxy. They are stopped at the end."""
-    model, flags = str(ensure(kind.model)), MODELS[kind.model].flags
+    recipe = RECIPES[kind.model]
+    model, flags = str(ensure(kind.model, recipe)), recipe.flags
     text = choose_prompts(6)[-1]
-    prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(lengths(kind.model))]
+    prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(lengths(recipe))]
     with stack.stopping():
         plain = stack.plain(*COMMON, *flags, model=model)
         plain.wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
         chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
-        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(kind.prefill), model=model)
-        decode = stack.node("decode", *NODE, *VERIFY, *flags, *_ranks(kind.decode), model=model)
+        prefill = stack.node(
+            "prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(kind.prefill), *drafting(kind.drafts[0]), model=model
+        )
+        decode = stack.node(
+            "decode", *NODE, *VERIFY, *flags, *_ranks(kind.decode), *drafting(kind.drafts[1]), model=model
+        )
         expected = answers(plain.url, model, prompts)
         stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])
         known_as = decode.info()["fingerprint"]["block_size_tokens"]
-        assert known_as == MODELS[kind.model].block_tokens, "the prompts' lengths are chosen by it"
+        assert known_as == recipe.block_tokens, "the prompts' lengths are chosen by it"
         yield Pair(kind, prefill, decode, proxy, prompts, expected)
+
+
+def drafting(tokens: int) -> Sequence[str]:
+    """Return the flags of a server whose model's MTP drafter drafts so many tokens a step."""
+    settings = {"method": "mtp", "num_speculative_tokens": tokens}
+    return ("--speculative-config", json.dumps(settings)) if tokens else ()
 
 
 def _ranks(number: int) -> Sequence[str]:

@@ -4,10 +4,11 @@ Their text means nothing; their KV caches have the shapes and the groups of the 
 what stands in the cache decides about the next token: in float32 a block that is missing or stale shows in the logprobs.
 """
 
+import inspect
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,8 @@ CONTEXT_TOKENS: Final = 4096
 CACHE: Final = Path.home() / ".cache" / "baton" / "matrix-models"
 RECIPE: Final = "recipe.json"
 SEED: Final = 9
+# Of a checkpoint's tensors and of its configuration, which it changes in place: what is written in their place.
+Rewrite = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 DECODER: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -33,7 +36,7 @@ DECODER: Final[Mapping[str, Any]] = MappingProxyType(
         "eos_token_id": 2,
     }
 )
-_MLA: Final[Mapping[str, Any]] = MappingProxyType(
+MLA: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "num_key_value_heads": 4,
         "kv_lora_rank": 512,  # with the next: the 576 elements a token that vLLM's kernels know
@@ -50,11 +53,11 @@ _MLA: Final[Mapping[str, Any]] = MappingProxyType(
         "topk_group": 1,
     }
 )
-_GROUPED: Final[Mapping[str, Any]] = MappingProxyType({**DECODER, "head_dim": 32})
+GROUPED: Final[Mapping[str, Any]] = MappingProxyType({**DECODER, "head_dim": 32})
 _UNCACHED: Final = ("--no-enable-prefix-caching",)
 # Where a CPU has AMX, vLLM takes a backend that knows bfloat16 alone. This one has blocks of 16 tokens; vLLM then computes
 # prompts whole and keeps no prefix cache. Seen with a plain server: other tokens for a prompt alone and among three.
-_MLA_FLAGS: Final = ("--attention-backend", "CPU_MLA")
+MLA_FLAGS: Final = ("--attention-backend", "CPU_MLA")
 
 
 class Recipe(NamedTuple):
@@ -66,9 +69,11 @@ class Recipe(NamedTuple):
     is_repeatable: bool = True  # vLLM gives the same tokens for a prompt alone and among others
     config: str = ""  # where its class is called otherwise
     window: int = 0  # tokens
+    chunk: int = 0  # tokens, of chunked local attention
     has_states: bool = False  # of recurrent layers
     defaults: Mapping[str, Any] = DECODER
     block_tokens: int = 128
+    rewrite: Rewrite | None = None  # for what transformers has no class for
 
 
 MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -81,12 +86,12 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             "Qwen3Moe", {"head_dim": 32, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
         ),
         "mla-v2": Recipe(
-            "DeepseekV2", {**_MLA, "topk_method": "greedy"}, _MLA_FLAGS, is_repeatable=False, block_tokens=16
+            "DeepseekV2", {**MLA, "topk_method": "greedy"}, MLA_FLAGS, is_repeatable=False, block_tokens=16
         ),
         "mla-v3": Recipe(
-            "DeepseekV3", {**_MLA, "topk_method": "noaux_tc"}, _MLA_FLAGS, is_repeatable=False, block_tokens=16
+            "DeepseekV3", {**MLA, "topk_method": "noaux_tc"}, MLA_FLAGS, is_repeatable=False, block_tokens=16
         ),
-        "mistral": Recipe("Mistral", {}, window=200, defaults=_GROUPED),
+        "mistral": Recipe("Mistral", {}, window=200, defaults=GROUPED),
         "gemma3": Recipe(
             "Gemma3",
             {
@@ -95,7 +100,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "pad_token_id": 0,
             },
             window=256,
-            defaults=_GROUPED,
+            defaults=GROUPED,
             config="Gemma3Text",
         ),
         "gpt-oss": Recipe(
@@ -107,7 +112,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "max_position_embeddings": 32 * CONTEXT_TOKENS,  # as its way of stretching positions wants it
             },
             window=128,
-            defaults=_GROUPED,
+            defaults=GROUPED,
         ),
         # The last two layers keep no KV: they read that of the last full and the last sliding one before them.
         "gemma3n": Recipe(
@@ -123,7 +128,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "pad_token_id": 0,
             },
             window=256,
-            defaults=_GROUPED,
+            defaults=GROUPED,
             config="Gemma3nText",
         ),
         # No attention at all.
@@ -161,7 +166,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "pad_token_id": 0,
             },
             has_states=True,
-            defaults=_GROUPED,
+            defaults=GROUPED,
             flags=_UNCACHED,
             block_tokens=256,
         ),
@@ -180,7 +185,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "shared_expert_intermediate_size": 64,
             },
             has_states=True,
-            defaults=_GROUPED,
+            defaults=GROUPED,
             flags=(*_UNCACHED, "--dtype", "bfloat16"),
             block_tokens=640,
             is_repeatable=False,
@@ -189,14 +194,15 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
 )
 
 
-def lengths(name: str) -> Sequence[int]:
+def lengths(recipe: Recipe) -> Sequence[int]:
     """Prompt lengths, tokens: up to a block, and long.
 
-    With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
+    With chunks, those whose last token is the first or the last of one. With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
     block that the decode node still reads. With states, those about the end of a block, and one of which a single token is
     left for the prefill node.
     """
-    recipe = MODELS[name]
+    if recipe.chunk:
+        return 1, 100, recipe.chunk, recipe.chunk + 1, 5 * recipe.chunk, 5 * recipe.chunk + 1, 1500
     if recipe.window:
         edge = recipe.window - 1
         return 1, 100, edge + 3 * 128, edge + 9 * 128, 10 * 128 + 1, 1500
@@ -206,21 +212,24 @@ def lengths(name: str) -> Sequence[int]:
     return 1, 40, 100, 300, 700, 1500
 
 
-def ensure(name: str, folder: Path = CACHE) -> Path:
+def ensure(name: str, made_of: Recipe, folder: Path = CACHE) -> Path:
     """Return where a model lies, and write it unless it is there.
 
     It is built beside its place and moved there whole, so that two sessions may do so at once.
     """
-    made_of, place = MODELS[name], folder / name
+    place = folder / name
     window = {"sliding_window": made_of.window} if made_of.window else {}
     settings = {**made_of.defaults, **window, **made_of.changes}
-    recipe = json.dumps({"seed": SEED, "family": made_of.family, **settings}, indent=2) + "\n"
+    rewrite = {"rewrite": inspect.getsource(inspect.getmodule(made_of.rewrite))} if made_of.rewrite else {}  # type: ignore[arg-type]
+    recipe = json.dumps({"seed": SEED, "family": made_of.family, **settings, **rewrite}, indent=2) + "\n"
     if (place / RECIPE).is_file() and (place / RECIPE).read_text() == recipe:
         return place
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as partial:
         made = Path(partial) / name
         _write(made, made_of.family, settings, made_of.config or made_of.family)
+        if made_of.rewrite:
+            _rewrite(made, made_of.rewrite)
         (made / RECIPE).write_text(recipe)
         shutil.rmtree(place, ignore_errors=True)  # of another recipe, or half a one
         made.replace(place)
@@ -235,3 +244,13 @@ def _write(folder: Path, family: str, settings: Mapping[str, Any], config: str) 
     torch.manual_seed(SEED)
     getattr(transformers, f"{family}ForCausalLM")(made).save_pretrained(folder)
     tokens.write(tokens.load(), folder, CONTEXT_TOKENS)
+
+
+def _rewrite(folder: Path, rewrite: Rewrite) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights, settings = folder / "model.safetensors", folder / "config.json"
+    config = json.loads(settings.read_text())
+    tensors = rewrite(load_file(weights), config)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights, {"format": "pt"})
+    settings.write_text(json.dumps(config, indent=2))

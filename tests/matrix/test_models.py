@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.stack import Stack
+from tests.matrix.grouped_models import GROUPED_MODELS
 from tests.matrix.kinds import CELLS, Kind, Pair, pair_of
 from tests.matrix.models import MODELS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
-# A latent cache, windows, states: the others differ less from the embedded model.
-REPRESENTATIVE = [Kind("mla-v3"), Kind("gpt-oss"), Kind("falcon-h1")]
+# A latent cache, windows in groups with blocks of two sizes, states: the others differ less from the embedded model.
+REPRESENTATIVE = [Kind("mla-v3"), Kind("gemma4"), Kind("falcon-h1")]
 # Several groups, or MLA's cache, which every rank has whole, between nodes of one rank and of two.
 RANKS = [
     Kind("mla-v2", 2, 1),
@@ -19,6 +20,9 @@ RANKS = [
     Kind("gemma3", 2, 1, divides_blocks=True),
     Kind("gemma3", 1, 2, divides_blocks=True),
     Kind("gpt-oss", 2, 2),
+    Kind("llama4", 2, 2),
+    Kind("gemma4", 2, 2),
+    Kind("gemma4", 2, 1, divides_blocks=True),
 ]
 
 
@@ -38,6 +42,6 @@ def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("pair", [*map(Kind, MODELS), *RANKS], indirect=True, ids=str)
+@pytest.mark.parametrize("pair", [*map(Kind, [*MODELS, *GROUPED_MODELS]), *RANKS], indirect=True, ids=str)
 def test_every_model_is_exact(pair: Pair, cell: str) -> None:
     assert pair.run(cell) == []

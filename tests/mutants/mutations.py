@@ -428,6 +428,29 @@ MUTATIONS: Final = [
         ("own = copy(sampling)", "own = sampling"),
     ),
     *_of(
+        "kv_connector/layout/groups.py",
+        f"{UNIT}/kv_connector/layout/test_windows.py {UNIT}/kv_connector/test_scheduler_groups.py",
+        ("[empty] * (width - 1) + [block] if", "[block] + [empty] * (width - 1) if"),
+        ("tokens % (block_tokens * group.places) == 0", "tokens % block_tokens == 0"),
+    ),
+    *_of(
+        "kv_connector/layout/windows.py",
+        f"{UNIT}/kv_connector/layout/test_windows.py",
+        ("max(0, tokens - 1) // chunk_tokens * chunk_tokens", "tokens // chunk_tokens * chunk_tokens"),
+    ),
+    *_of(
+        "kv_connector/handoff/producer.py",
+        f"{UNIT}/kv_connector/handoff/test_groups.py",
+        ("if (before + place + 1) % places == 0 or", "if blocks[place] or"),
+    ),
+    *_of(
+        "kv_connector/vllm_compat/speculative.py",
+        f"{UNIT}/kv_connector/vllm_compat/test_speculative.py",
+        ("found != set(registered[-len(found) :])", "False"),
+        ("len(numbered) > most", "False"),
+        ("if lookahead > 1:", "if lookahead > 2:"),
+    ),
+    *_of(
         "kv_connector/scheduler_side/client_tokens.py",
         f"{UNIT}/kv_connector/scheduler_side/test_first_token.py",
         (" if 0 <= choice < len(params.start) else ()", " if choice < len(params.start) else ()"),

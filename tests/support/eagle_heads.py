@@ -1,4 +1,4 @@
-"""Draft heads of one layer for the embedded model, with random weights: they draft badly, and their KV has its place."""
+"""Draft heads for the embedded model, with random weights: they draft badly. EAGLE's have a layer, whose KV has its place."""
 
 import json
 from collections.abc import Mapping
@@ -23,19 +23,24 @@ _SAME = (
     "rms_norm_eps",
     "hidden_act",
 )
+_MEDUSA_HEADS = 3
 _AUX_STATES = 3  # of the target's layers, that an EAGLE-3 head reads
 
 
 def write_head(method: str, folder: Path) -> str:
-    """Write a head for `eagle` or `eagle3`; returns where it is."""
+    """Write a head for `eagle`, `eagle3` or `medusa`; returns where it is."""
     target = json.loads((WEIGHTS / "config.json").read_text())
-    shapes = _eagle3(target) if method == "eagle3" else _eagle(target)
+    shapes = {"eagle": _eagle, "eagle3": _eagle3, "medusa": _medusa}[method](target)
     draw = torch.Generator().manual_seed(5)
     folder.mkdir(exist_ok=True)
     tensors = {f"{name}.weight": torch.randn(*shape, generator=draw) * 0.1 for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = {name: target[name] for name in _SAME}
     settings |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
+    if method == "medusa":
+        settings = {name: target[name] for name in ("hidden_size", "vocab_size")}
+        settings |= {"architectures": ["MedusaModel"], "model_type": "medusa", "num_hidden_layers": 1}
+        settings |= {"medusa_num_heads": _MEDUSA_HEADS}
     (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": False, "dtype": "float32"}))
     return str(folder)
 
@@ -71,3 +76,10 @@ def _eagle3(target: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         "norm": (hidden,),
         "lm_head": (target["vocab_size"], hidden),
     }
+
+
+def _medusa(target: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """A block and a head for each token that it drafts; no attention."""
+    hidden = target["hidden_size"]
+    blocks = {f"blocks.{head}.layers.0": (hidden, hidden) for head in range(_MEDUSA_HEADS)}
+    return blocks | {f"lm_heads.{head}": (target["vocab_size"], hidden) for head in range(_MEDUSA_HEADS)}

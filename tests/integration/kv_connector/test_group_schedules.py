@@ -69,6 +69,7 @@ def with_the_state_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     ("mutant", "name"),
     [
         (without_pins, "Gemma3"),
+        (without_pins, "Llama 4"),
         (with_the_whole_prompt, "Mistral"),
         (without_groups, "GPT-OSS"),
         (with_the_state_of_the_whole_prompt, "Mamba2"),

@@ -16,7 +16,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.group_sides import Text, output
-from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, state
+from tests.support.async_schedules.kv_manager import BLOCK_BYTES, GroupMemory, Layout, content, state
 from tests.support.ranks import SECRET
 
 
@@ -109,7 +109,7 @@ class GroupDecodeSide:
         self.side.allocated(text.decode, self.manager.get_blocks(text.decode.request_id).blocks, missing)
         for reservation in self.side._ledger.reservations().get(text.decode.request_id, ()):
             for layer in range(self._layout.num_layers):
-                self._memory.write(layer, reservation, 0, b"what was here before".ljust(BLOCK_TOKENS * 16, b"!"))
+                self._memory.write(layer, reservation, 0, b"what was here before".ljust(BLOCK_BYTES, b"!"))
         self._told()
 
     def _poll(self) -> None:
@@ -150,9 +150,10 @@ class GroupDecodeSide:
                 if found != before:
                     self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
                 continue
-            window = self._layout.windows[group] or length
-            for place in range(max(0, length - window), length - 1):
-                block = tables[group][place // BLOCK_TOKENS]
+            window, last = self._layout.windows[group] or length, length - 1
+            first = last - last % -window if window < 0 else max(0, length - window)
+            for place in range(first, last):
+                block = tables[group][place // self._layout.tokens_of(group)]
                 expected = content(text.tokens[place], layer, place)
                 if block == 0 or (found := self._memory.read(layer, block, place)) != expected:
                     shown = "the null block" if block == 0 else found

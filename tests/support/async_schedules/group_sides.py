@@ -80,6 +80,7 @@ class GroupTraffic:
         self.side = PrefillScheduler(SECRET, layout.block_tokens, groups=layout.groups)
         self.side.bind_pool(self.manager.block_pool, self.manager)
         self._groups = range(len(layout.windows))
+        self._block_tokens = [layout.tokens_of(group) for group in self._groups]
         self._is_state = [group.is_state for group in layout.groups]
         self._whole = self._random_tokens(2000)  # what several prompts begin with
         self.prompts = {name: self._draw(name, layout) for name in [f"r{number}" for number in range(prompts)]}
@@ -129,9 +130,9 @@ class GroupTraffic:
         return Text(name, tokens, request(name, tokens, "prefill"), request(name, tokens, "decode"))
 
     def _edge(self, layout: Layout) -> int:
-        """Lengths at which the window of the last token begins with the last token of a block (and about it)."""
+        """Lengths at which the window of the last token begins with the last token of a block, or a chunk does (and about it)."""
         return (
-            self._random.choice(layout.windows)
+            abs(self._random.choice(layout.windows))
             - 1
             + BLOCK_TOKENS * self._random.randint(1, 8)
             + self._random.randint(-1, 1)
@@ -177,8 +178,9 @@ class GroupTraffic:
     def _writes(self, group: int, table: list[int], tokens: list[int], start: int, stop: int) -> list[Write]:
         if self._is_state[group]:
             return [Write(group, table[0], 0, tokens[:stop])]
-        places = range(start // BLOCK_TOKENS, -(-stop // BLOCK_TOKENS))
-        bounds = [(max(start, index * BLOCK_TOKENS), min(stop, (index + 1) * BLOCK_TOKENS)) for index in places]
+        length = self._block_tokens[group]
+        places = range(start // length, -(-stop // length))
+        bounds = [(max(start, index * length), min(stop, (index + 1) * length)) for index in places]
         return [
             Write(group, table[index], first, tokens[first:last])
             for index, (first, last) in zip(places, bounds, strict=True)

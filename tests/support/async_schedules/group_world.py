@@ -7,9 +7,10 @@ from typing import Any
 from tests.support.async_schedules.group_decode_side import GroupDecodeSide
 from tests.support.async_schedules.group_sides import GroupTraffic, Step, Write
 from tests.support.async_schedules.kv_manager import (
-    BLOCK_BYTES,
     GEMMA3,
+    GEMMA4,
     GPT_OSS,
+    LLAMA4,
     MAMBA2,
     MISTRAL,
     QWEN3_NEXT,
@@ -20,7 +21,15 @@ from tests.support.async_schedules.kv_manager import (
 )
 from tests.support.async_schedules.world import Order, Plan, World
 
-LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL, "Mamba2": MAMBA2, "Qwen3-Next": QWEN3_NEXT}
+LAYOUTS = {
+    "Gemma3": GEMMA3,
+    "Gemma 4": GEMMA4,
+    "GPT-OSS": GPT_OSS,
+    "Llama 4": LLAMA4,
+    "Mistral": MISTRAL,
+    "Mamba2": MAMBA2,
+    "Qwen3-Next": QWEN3_NEXT,
+}
 
 
 class GroupWorld(World):
@@ -53,7 +62,7 @@ class GroupWorld(World):
         """All that a block holds, whichever group it is given to: the first layers of all groups lie in one buffer."""
         for block in step.given:
             for layer in range(0, self.layout.num_layers, len(self.layout.windows)):
-                self._stream.launch(partial(self.source.write, layer, block, 0, bytes(BLOCK_BYTES)))
+                self._stream.launch(partial(self.source.write, layer, block, 0, bytes(self.layout.stride_bytes)))
 
     def _launch(self, step: Step, layer: int) -> None:  # type: ignore[override]  # steps of another kind
         group = self.layout.group_of(layer)

@@ -11,6 +11,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -23,7 +24,7 @@ from vllm.v1.request import Request
 from baton.contracts.kv_transfer import Role, TransferParams, sign
 from baton.kv_connector.layout.groups import STATE, Group
 from baton.kv_connector.layout.regions import Region
-from baton.kv_connector.layout.windows import OF_A_STATE
+from baton.kv_connector.layout.windows import OF_A_STATE, window_of_chunk
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.support.async_schedules.wire import ADDRESS
@@ -38,14 +39,31 @@ STATE_BYTES = 3 * TOKEN_BYTES  # the rest of a state's block is filled up
 class Layout(NamedTuple):
     """Groups of layers, of which the first ones of each group lie in the same memory, and so on."""
 
-    windows: Sequence[int]  # by group; 0: none, `OF_A_STATE`: its layers are recurrent
+    windows: Sequence[int]  # by group; 0: none, `OF_A_STATE`: its layers are recurrent, negative: a chunk
     layers_each: int
     blocks: int  # in the pool
+    places: Sequence[int] = ()  # by group: how many times as long its blocks are; none: all are as long
 
     @property
     def groups(self) -> list[Group]:
         """As our scheduler sides know them."""
-        return [STATE if window == OF_A_STATE else Group(window) for window in self.windows]
+        return [
+            STATE if window == OF_A_STATE else Group(window, places=self.places_of(group))
+            for group, window in enumerate(self.windows)
+        ]
+
+    def places_of(self, group: int) -> int:
+        """How many scheduler blocks of tokens a block of a group has."""
+        return self.places[group] if self.places else 1
+
+    def tokens_of(self, group: int) -> int:
+        """Tokens of a block of a group with attention."""
+        return BLOCK_TOKENS * self.places_of(group)
+
+    @property
+    def stride_bytes(self) -> int:
+        """From one block to the next, whichever group it is given to."""
+        return BLOCK_BYTES * max(self.places, default=1)
 
     @property
     def block_tokens(self) -> int:
@@ -74,7 +92,7 @@ class Layout(NamedTuple):
         groups = [
             KVCacheGroupSpec(
                 [f"layer.{layer}" for layer in range(self.num_layers) if self.group_of(layer) == group],
-                _spec(window),
+                _spec(window, self.tokens_of(group)),
             )
             for group, window in enumerate(self.windows)
         ]
@@ -86,21 +104,25 @@ class Layout(NamedTuple):
         return KVCacheManager(
             self.kv_cache_config(),
             max_model_len=MODEL_TOKENS,
-            scheduler_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS,
+            scheduler_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS * max(self.places, default=1),
             hash_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS,
             enable_caching=not self.has_states,
         )
 
 
-def _spec(window: int) -> KVCacheSpec:
+def _spec(window: int, tokens: int) -> KVCacheSpec:
     if window == OF_A_STATE:  # a block as long as a request may be
         return MambaSpec(block_size=MODEL_TOKENS, shapes=((STATE_BYTES // 4,),), dtypes=(torch.float32,))
-    common: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+    common: dict[str, Any] = {"block_size": tokens, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+    if window < 0:
+        return ChunkedLocalAttentionSpec(attention_chunk_size=-window, **common)
     return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
 
 
 GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
+GEMMA4 = Layout(windows=(256, 256, 0), layers_each=1, blocks=48, places=(2, 2, 1))
 GPT_OSS = Layout(windows=(130, 0), layers_each=2, blocks=44)
+LLAMA4 = Layout(windows=(window_of_chunk(256), 0), layers_each=2, blocks=44)
 MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
 MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)
@@ -138,7 +160,7 @@ class GroupMemory:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._bytes = (ctypes.c_char * (layout.layers_each * layout.blocks * BLOCK_BYTES))()
+        self._bytes = (ctypes.c_char * (layout.layers_each * layout.blocks * layout.stride_bytes))()
         base = ctypes.addressof(self._bytes)
         groups = len(layout.windows)
         self.caches = Caches(
@@ -147,12 +169,15 @@ class GroupMemory:
                 Region(
                     name=f"layer.{layer}",
                     layer=layer,
-                    base_addr=base + layer // groups * layout.blocks * BLOCK_BYTES,
-                    block_bytes=STATE_BYTES if layout.is_state(layer) else BLOCK_BYTES,
-                    stride_bytes=BLOCK_BYTES,
+                    base_addr=base + layer // groups * layout.blocks * layout.stride_bytes,
+                    block_bytes=STATE_BYTES
+                    if layout.is_state(layer)
+                    else BLOCK_BYTES * layout.places_of(layout.group_of(layer)),
+                    stride_bytes=layout.stride_bytes,
                     num_blocks=layout.blocks,
                     group=layout.group_of(layer),
                     window=layout.windows[layout.group_of(layer)],
+                    places=layout.places_of(layout.group_of(layer)),
                 )
                 for layer in range(layout.num_layers)
             ),
@@ -166,8 +191,8 @@ class GroupMemory:
 
     def address(self, layer: int, block: int, place: int = 0) -> int:
         """Where the KV of the token at a place of a prompt lies."""
-        region = self.caches.regions[layer]
-        return region.base_addr + block * region.stride_bytes + place % BLOCK_TOKENS * TOKEN_BYTES
+        region, tokens = self.caches.regions[layer], self._layout.tokens_of(self._layout.group_of(layer))
+        return region.base_addr + block * region.stride_bytes + place % tokens * TOKEN_BYTES
 
     def write(self, layer: int, block: int, place: int, text: bytes) -> None:
         ctypes.memmove(self.address(layer, block, place), text, len(text))

@@ -48,17 +48,23 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
     """As the engine's own configuration has it; layers of one group may differ in size."""
     assert groups_of(cache(FULL), 16) == ONE_GROUP
     assert groups_of(cache(WINDOW, FULL, alike(WINDOW, WINDOW)), 16) == (Group(64), Group(), Group(64))
+    assert groups_of(cache(CHUNKED, FULL), 16) == (Group(-64), Group())
 
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
-    "chunked local attention": ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
     "states of several tokens": ([FULL, ALIGNED], "--no-enable-prefix-caching"),
     "states and KV in one group": ([alike(FULL, RECURRENT)], "kind MambaSpec"),
     "it keeps more": ([RETAINING], "kind SlidingWindowSpec"),
     "two windows": ([alike(FULL, WINDOW)], "windows of 0, 64 tokens"),
-    "other blocks": ([FULL, replace(WINDOW, block_size=32)], r"different numbers of tokens \(16, 32;"),
+    "blocks that do not divide": ([FULL, replace(WINDOW, block_size=24)], r"with blocks of 16, 24 tokens"),
+    "long blocks beside a state": ([FULL, replace(WINDOW, block_size=32), RECURRENT], r"with blocks of 16, 32 tokens"),
     "too many": ([FULL] * (MAX_GROUPS + 1), "at most 16"),
 }
+
+
+def test_a_long_block_stands_for_several_scheduler_blocks() -> None:
+    """So many that all groups' blocks have as many bytes."""
+    assert groups_of(cache(FULL, replace(WINDOW, block_size=32)), 16) == (Group(), Group(64, places=2))
 
 
 @pytest.mark.parametrize(("specs", "words"), REFUSED.values(), ids=REFUSED)
@@ -78,8 +84,13 @@ def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks(
 
 @pytest.mark.parametrize(
     ("specs", "tokens"),
-    [([FULL], 128), ([FULL, RECURRENT], 16), ([RECURRENT, RECURRENT], 4096)],
-    ids=["as vLLM says", "of the layers with attention", "of states alone"],
+    [
+        ([FULL], 128),
+        ([FULL, RECURRENT], 16),
+        ([RECURRENT, RECURRENT], 4096),
+        ([replace(WINDOW, block_size=32), FULL], 16),
+    ],
+    ids=["as vLLM says", "of the layers with attention", "of states alone", "the shortest"],
 )
 def test_a_block_has_as_many_tokens_in_either_process(specs: list[Any], tokens: int) -> None:
     """Beside states vLLM's own number is another one in the scheduler's process than in a worker's."""

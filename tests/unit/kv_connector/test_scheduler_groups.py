@@ -1,6 +1,6 @@
 """Both scheduler sides with a window and several groups: what is pinned, what is reserved, what is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ TOKENS = 80  # the last token reads from 47 on, the last one of block 2
 class Prefill:
     """A prefill node's scheduler side that computes a prompt in two chunks."""
 
-    def __init__(self, null_in: tuple[int, ...] = ()) -> None:
+    def __init__(self, null_in: tuple[int, ...] = (), groups: Sequence[Group] = GROUPS) -> None:
         self.pool = FakePool(33)
-        self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=GROUPS)
+        self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=groups)
         self.side.bind_pool(self.pool)
         self.request = request("prefill", TOKENS)
         self.side.add_request(self.request)
@@ -45,6 +45,20 @@ def test_what_a_window_would_free_at_the_end_is_pinned_until_it_has_been_sent() 
     assert made.pinned() == [13, 14, 15]
     made.side.update({"r1"})
     assert made.pinned() == []
+
+
+LONG = (Group(), Group(window=33, places=2))  # of blocks of 16 and of 32 tokens
+
+
+def test_long_blocks_have_their_places_and_are_pinned_by_them() -> None:
+    """The last token reads from token 47 on, in the second block of 32; the third is cut off by the prompt's end."""
+    made = Prefill(groups=LONG)  # its second group gets blocks 11, 12 and 13 in the first chunk, 14 and 15 in the last
+
+    assert made.first.progress == [Progress("r1", [[1, 2, 3], [0, 11, 0, 12, 13]], 3)]
+    assert made.last.progress == [Progress("r1", [[4, 5], []], 5)]
+    assert made.pinned() == [12, 13]
+    assert Prefill(null_in=(0,), groups=LONG).first.voids == []
+    assert [request_id for request_id, _ in Prefill(null_in=(0, 1), groups=LONG).first.voids] == ["r1"]
 
 
 @pytest.mark.parametrize("how", ["aborted", "preempted"])
@@ -72,8 +86,8 @@ def test_a_block_that_is_gone_though_d_reads_it_voids_the_prompt() -> None:
 class Decode:
     """A decode node's scheduler side, and what vLLM allocates for it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.side = DecodeScheduler(config(folder), SECRET, BLOCK_TOKENS, groups=GROUPS)
+    def __init__(self, folder: Path, groups: Sequence[Group] = GROUPS) -> None:
+        self.side = DecodeScheduler(config(folder), SECRET, BLOCK_TOKENS, groups=groups)
         self.pool = FakePool(33)
         self.side.bind_pool(self.pool)
 
@@ -123,3 +137,22 @@ def test_a_prompt_of_which_only_the_last_token_is_missing_is_not_asked_for(decod
     decode.side.add_request(made)
 
     assert decode.side.match(made, 32) == (0, False)
+
+
+def test_d_reserves_long_blocks_at_their_places(tmp_path: Path) -> None:
+    """In lists of one length. What vLLM has not allocated is the last token's alone."""
+    made = Decode(tmp_path, LONG)
+    wish = made.admit(TOKENS + 1, 32, (0, 6), (1, 3))
+    made.side.close()
+
+    assert wish.blocks == [[3, 4, 5, 6], [0, 7, 0, 8]]
+
+
+def test_a_prefix_that_ends_within_a_long_block_is_not_completed_by_p(tmp_path: Path) -> None:
+    """VLLM could copy the first half of the block while P writes all of it: D computes the prompt."""
+    made = Decode(tmp_path, LONG)
+    asked = request("decode", TOKENS)
+    made.side.add_request(asked)
+
+    assert made.side.match(asked, 16) == (0, False)
+    made.side.close()

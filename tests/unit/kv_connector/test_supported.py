@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
+CHUNKED = ChunkedLocalAttentionSpec(
+    block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
+)
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
 
 
@@ -52,6 +55,15 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
+def test_an_mtp_drafter_is_supported_beside_groups() -> None:
+    """Its layers are in one of them, or in one of their own."""
+    drafter = SimpleNamespace(method="mtp", draft_model_config=SimpleNamespace(hf_config=None))
+    config = engine(speculative=drafter)
+    config.num_prefill_lookahead_tokens = 1
+
+    check_supported(config, groups(FULL, FULL))
+
+
 def test_recurrent_layers_are_supported_on_one_rank() -> None:
     """With layers that attend beside them, and alone."""
     check_supported(engine(), groups(FULL, STATE, STATE))
@@ -68,11 +80,20 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
-        (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
+        (
+            engine(speculative=SimpleNamespace(method="dflash")),
+            groups(FULL),
+            "speculative decoding with method 'dflash'",
+        ),
         (
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(FULL, FULL),
-            "speculative decoding has not been tried with a sliding window",
+            "speculative decoding with method 'ngram' has not been tried with a sliding window",
+        ),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(FULL, CHUNKED),
+            "speculative decoding has not been tried with chunked local attention",
         ),
         (engine(tensor_parallel_size=2), groups(FULL, STATE), "engines of one rank each"),
         (engine(pipeline_parallel_size=2), groups(STATE), "engines of one rank each"),

@@ -87,6 +87,54 @@ def test_only_one_token_of_a_window_is_left_to_d(pair: Pair) -> None:
     assert [resolved.ok for resolved in pair.resolved()] == [True]
 
 
+LONG = {0: GroupPair(0, 1), 1: GroupPair(1, 0, window=40, places=2)}
+LONG_WISH = WISH._replace(blocks=[[0, 11, 0, 12, 13], [1, 2, 3, 4, 5]])
+
+
+def start_long(pair: Pair) -> None:
+    """Blocks of the second group have 32 tokens: the last one is cut off by the prompt's end."""
+    pair.p._terms = lambda _: TransferLayout(range(2), shares=2, regions=range(2), groups=LONG)
+    pair.p.start("t", "p-t", PROMPT, pair.now)
+    pair.p.add_source_blocks("p-t", [21, 22, 23, 24, 25], [0, 31, 0, 32, 33])
+    pair.talk()
+
+
+def test_a_long_block_is_pushed_when_all_of_its_places_are_written(pair: Pair) -> None:
+    """I1: three scheduler blocks have one long block in them, and the last two are not full before the prompt's end."""
+    start_long(pair)
+    pair.write(blocks=3)
+    pair.reserve(wish=LONG_WISH)
+
+    found = []
+    for written in (3, 4, 5):
+        pair.write(blocks=written)
+        for push in pair.pushes():
+            for layer, first, stop in push.pieces:
+                if layer == 1:
+                    found.append((written, *push.transfer.units(16, LONG[1]).lie(first, stop)[:2]))
+            pair.p.push_done(push, True, pair.now)
+    pair.talk()
+
+    assert found == [(3, [31], [11]), (4, [32], [12]), (5, [33], [13])]
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [[0, 11, 0, 0, 13], [0, 11, 12, 0, 13], [11, 0, 12, 0, 13], [0, 11, 0, 12, 0, 13]],
+    ids=["a hole", "at another place", "at the first of its places", "another length"],
+)
+def test_a_misplaced_long_block_fails_cleanly(pair: Pair, blocks: list[int]) -> None:
+    """What P has there is another block."""
+    start_long(pair)
+    pair.write(blocks=5)
+    pair.reserve(wish=LONG_WISH._replace(blocks=[blocks, [1, 2, 3, 4, 5]]))
+
+    assert [(resolved.ok, resolved.reason) for resolved in pair.resolved()] == [
+        (False, "the reservation does not fit the prompt")
+    ]
+
+
 @pytest.mark.parametrize(
     "blocks",
     [

@@ -226,7 +226,13 @@ def staged(side: Side) -> Side:
         (PLAIN.side(0)._replace(rank=Rank(tp_size=3)), PLAIN.side(0), "2 KV heads cannot be divided among 3 ranks"),
         (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "pieces in each block are too many"),
         (changed(PLAIN, window=9), PLAIN.side(0), "9 tokens in the attention window in the prefill rank, 0"),
-        (changed(PLAIN, window=9), changed(SMALL, window=9), "8 tokens in a block of a layer with a window .* 4"),
+        (changed(PLAIN, window=9), changed(SMALL, window=9), "8 tokens in a block of a layer with a window, .* 4"),
+        (changed(PLAIN, places=2), PLAIN.side(0), "2 scheduler blocks in a block in the prefill rank, 1"),
+        (
+            changed(PLAIN, places=2),
+            changed(SMALL, places=2),
+            "8 tokens in a block of a layer with a window, long blocks",
+        ),
         (PLAIN.side(0)._replace(block_tokens=0), PLAIN.side(0), "a block of 0 tokens cannot have 1 parts"),
     ],
 )

@@ -5,21 +5,28 @@ from typing import Any
 import pytest
 import torch
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
-from vllm.v1.kv_cache_interface import SlidingWindowSpec
+from vllm.v1.core.single_type_kv_cache_manager import ChunkedLocalAttentionManager, SlidingWindowManager
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec
 
 from baton.kv_connector.layout.groups import STATE, Group
-from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 
 BLOCK = 4
-CASES = [(tokens, window) for window in (2, 3, 4, 5, 7, 8, 9, 13) for tokens in range(2, 30)]
+WINDOWS = (2, 3, 4, 5, 7, 8, 9, 13, *map(window_of_chunk, (4, 6, 8, 12)))
+CASES = [(tokens, window) for window in WINDOWS for tokens in range(2, 30)]
 
 
 def manager(window: int) -> Any:
     """VLLM's manager of one group."""
     common: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
-    return SlidingWindowManager(
-        SlidingWindowSpec(sliding_window=window, **common),
+    kind: Any = ChunkedLocalAttentionManager if window < 0 else SlidingWindowManager
+    spec = (
+        ChunkedLocalAttentionSpec(attention_chunk_size=-window, **common)
+        if window < 0
+        else SlidingWindowSpec(sliding_window=window, **common)
+    )
+    return kind(
+        spec,
         block_pool=BlockPool(64, enable_caching=True, hash_block_size=BLOCK),
         enable_caching=True,
         kv_cache_group_id=0,
@@ -32,8 +39,10 @@ def places(table: Any) -> list[int]:
 
 
 def read_by_the_last(tokens: int, window: int) -> list[int]:
-    """Blocks that the last token reads, itself apart: straight from what a window is."""
-    return sorted({token // BLOCK for token in range(max(0, tokens - window), tokens - 1)})
+    """Blocks that the last token reads, itself apart: straight from what a window, or a chunk, is."""
+    last = tokens - 1
+    first = last - last % -window if window < 0 else max(0, tokens - window)
+    return sorted({token // BLOCK for token in range(first, last)})
 
 
 @pytest.mark.parametrize("local", [0, 1, 2, 3], ids="{} blocks here".format)
@@ -52,13 +61,14 @@ def test_d_has_a_block_for_whatever_its_first_step_reads(local: int) -> None:
 
         table = made.req_to_blocks["r"]
         first = first_read_block(tokens, window, BLOCK)
-        assert places(table) == list(range(first, -(-(tokens - 1) // BLOCK)))
+        if window > 0 or read_by_the_last(tokens, window):  # where a chunk begins, there may be nothing to be allocated
+            assert places(table) == list(range(first, -(-(tokens - 1) // BLOCK)))
         assert set(read_by_the_last(tokens, window)) <= set(places(table))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 8, 30], ids="chunks of {}".format)
 def test_p_keeps_what_d_reads_until_its_last_chunk_has_been_scheduled(chunk: int) -> None:
-    """Nothing that travels is recycled while the prompt is computed; at its end at most one block of it is freed."""
+    """Nothing that travels is recycled while the prompt is computed; at its end one block of it is freed, or a chunk."""
     lost = 0
     for tokens, window in CASES:
         made = manager(window)
@@ -70,7 +80,7 @@ def test_p_keeps_what_d_reads_until_its_last_chunk_has_been_scheduled(chunk: int
             assert set(places(table)) >= set(range(first, len(table)))
         made.remove_skipped_blocks("r", tokens)
         gone = set(range(first, len(table))) - set(places(table))
-        assert gone <= {first}
+        assert gone <= ({first} if window > 0 else set(range(first, len(table))))
         lost += bool(gone)
     assert lost
 
@@ -88,6 +98,27 @@ def test_most_read_blocks_is_a_bound() -> None:
         first = first_read_block(tokens, window, BLOCK)
         assert -(-tokens // BLOCK) - first <= Group(window).most_read_blocks(BLOCK)
     assert STATE.most_read_blocks(BLOCK) == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first", "places"),
+    [
+        (7 * BLOCK, 0, [0, 11, 0, 12, 0, 13, 14]),  # the last block is cut off by the prompt's end
+        (6 * BLOCK, 0, [0, 11, 0, 12, 0, 13]),  # the fourth is beyond it
+        (7 * BLOCK, 2, [0, 11, 12]),
+    ],
+)
+def test_a_long_block_stands_at_the_last_of_its_places(tokens: int, first: int, places: list[int]) -> None:
+    """There it counts as ready when all of it has been written."""
+    assert Group(places=2).spread([11, 12, 13, 14], first, tokens, BLOCK, 0) == places
+    assert Group().spread([11, 12], first, tokens, BLOCK, 0) == [11, 12]
+
+
+def test_long_blocks_are_fewer() -> None:
+    """For deciding whether there is room for a prompt."""
+    assert Group(places=2).blocks_of(7 * BLOCK, BLOCK) == 4
+    assert Group(3 * BLOCK, places=2).blocks_of(100 * BLOCK, BLOCK) == 3
+    assert STATE.blocks_of(100, BLOCK) == 1
 
 
 @pytest.mark.parametrize("tokens", range(1, 30))

@@ -1,38 +1,67 @@
 """Which speculative decoding is covered, and which layers are the drafter's."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from baton.kv_connector.vllm_compat.speculative import draft_layers, drafter_digest, objection
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest, objection
 
 TARGET = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
 
 
-def engine(method: str | None, *, stages: int = 1, drafter: str = "a drafter", prefill: bool = False) -> Any:
-    """What we read of an engine with four layers and this method."""
-    config = SimpleNamespace(to_dict=lambda: {"name": drafter})
+def engine(
+    method: str | None,
+    *,
+    stages: int = 1,
+    drafter: str = "a drafter",
+    prefill: bool = False,
+    kind: str = "",
+    layers: Sequence[str] = (),
+    modules: int | None = None,
+    **younger: Any,
+) -> Any:
+    """What we read of an engine with four layers and this method; `younger` are fields of younger versions."""
+    config = SimpleNamespace(to_dict=lambda: {"name": drafter}, model_type=kind, num_nextn_predict_layers=modules)
     speculative = SimpleNamespace(method=method, draft_model_config=SimpleNamespace(hf_config=config, dtype="float32"))
     return SimpleNamespace(
+        compilation_config=SimpleNamespace(static_forward_context=dict.fromkeys(layers)),
         speculative_config=speculative if method else None,
         kv_transfer_config=SimpleNamespace(is_kv_producer=prefill),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
         model_config=SimpleNamespace(get_num_layers=lambda parallel: 4 if parallel.pipeline_parallel_size == 1 else 2),
+        **younger,
     )
 
 
-@pytest.mark.parametrize("method", [None, "ngram", "ngram_gpu", "suffix", "draft_model", "eagle", "eagle3"])
+@pytest.mark.parametrize("method", [None, "ngram", "ngram_gpu", "suffix", "medusa", "draft_model", "eagle", "eagle3"])
 def test_these_methods_are_covered(method: str | None) -> None:
     """Drafts are verified, whoever makes them."""
     assert objection(engine(method)) == ""
 
 
+def test_an_mtp_drafter_of_one_module_is_covered() -> None:
+    """It reads the next token alone, however many tokens it drafts."""
+    assert objection(engine("mtp", num_prefill_lookahead_tokens=1)) == ""
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (engine("mtp"), "method 'mtp' is not covered by the hand-off: use one of ngram, "),
-        (engine("medusa"), "method 'medusa' is not covered"),
+        (engine("dflash"), "method 'dflash' is not covered by the hand-off: use one of ngram, "),
+        (engine("mtp"), "MTP drafters are handed over with vLLM 0.32 or newer"),
+        (engine("mtp", num_prefill_lookahead_tokens=2), r"an MTP drafter of several modules (2 are used)"),
+        (
+            engine("mtp", num_prefill_lookahead_tokens=1, kind="gemma4_mtp"),
+            "a drafter of kind 'gemma4_mtp', which reads the target's KV, has not been tried",
+        ),
+        (
+            engine("mtp", stages=2, num_prefill_lookahead_tokens=1),
+            "a drafter of method 'mtp' beside pipeline stages is not covered",
+        ),
+        (engine("mlp_speculator"), "method 'mlp_speculator' is not covered"),
         (engine("ngram", stages=2, prefill=True), "on a prefill node of several pipeline stages is not covered"),
         (engine("eagle", stages=2), "a drafter of method 'eagle' beside pipeline stages is not covered"),
     ],
@@ -55,6 +84,46 @@ def test_the_drafters_layers_are_told_apart() -> None:
     assert draft_layers(engine("draft_model"), [*TARGET, drafted]) == {drafted}
     assert draft_layers(engine("eagle"), [*TARGET, headed]) == {headed}
     assert draft_layers(engine("ngram"), TARGET) == draft_layers(engine(None), TARGET) == frozenset()
+
+
+MTP_LAYERS = {
+    "numbered behind the target's": "model.layers.4.self_attn.attn",
+    "numbered from 0": "mtp.layers.0.self_attn.attn",
+    "numbered from 0 inside the model": "model.mtp.layers.0.self_attn.attn",
+}
+
+
+@pytest.mark.parametrize("drafted", MTP_LAYERS.values(), ids=MTP_LAYERS)
+def test_an_mtp_drafters_layers_are_told_apart(drafted: str) -> None:
+    """By their numbers or by their prefix; vLLM has registered them last."""
+    config = engine("mtp", layers=[*TARGET, "model.layers.4.mlp.experts", drafted])
+
+    assert draft_layers(config, [drafted, *TARGET]) == {drafted}
+    check_draft_layers(config, [drafted, *TARGET])
+
+
+STRANGE = {
+    "named as the target's": ("drafter.layers.0.self_attn.attn",),
+    "before one of the target's": ("model.layers.4.self_attn.attn", "head.attn"),
+    "behind a layer of the target's with a high number": (
+        "model.layers.4.self_attn.attn",
+        "mtp.layers.0.self_attn.attn",
+    ),
+    "more than it has": ("model.layers.4.self_attn.attn", "model.layers.5.self_attn.attn"),
+}
+
+
+@pytest.mark.parametrize("drafted", STRANGE.values(), ids=STRANGE)
+def test_an_mtp_drafter_with_strange_names_is_refused(drafted: Sequence[str]) -> None:
+    """A layer of the target that is taken for the drafter's would be missing from what a commit covers."""
+    with pytest.raises(ConfigError, match="which layers are the drafter's cannot be told"):
+        check_draft_layers(engine("mtp", layers=[*TARGET, *drafted], modules=1), [*TARGET, *drafted])
+
+
+def test_other_drafters_layers_are_not_checked() -> None:
+    """What they are called has been tried."""
+    check_draft_layers(engine("eagle"), TARGET)
+    check_draft_layers(engine(None), TARGET)
 
 
 def test_drafters_are_named_by_what_they_are() -> None:
