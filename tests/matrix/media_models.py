@@ -56,6 +56,9 @@ class MediaRecipe(NamedTuple):
     ] = ()  # beginnings of weights' names: what transformers writes, and checkpoints have
     modality: str = "image"
     flags: Sequence[str] = ()
+    is_repeatable: bool = (
+        True  # vLLM gives the same tokens for a prompt alone and among others; else digests alone are compared
+    )
 
 
 def _qwen_pixels(patch: int) -> Mapping[str, Any]:
@@ -176,6 +179,43 @@ MEDIA_MODELS: Final[Mapping[str, MediaRecipe]] = MappingProxyType(
             projections=("merger.linear_fc2.weight", "merger_list.0.linear_fc2.weight"),
             gain=40.0,
             flags=("--limit-mm-per-prompt", '{"video": 0}'),
+        ),
+        # Recurrent layers beside attention: the decode node computes the prompt's last token.
+        "qwen3.5-vl": MediaRecipe(
+            "Qwen3_5",
+            {
+                **_QWEN_IDS,
+                "text_config": {
+                    **_TEXT,
+                    "head_dim": 128,
+                    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                    "linear_num_key_heads": 1,
+                    "linear_num_value_heads": 2,
+                    "linear_key_head_dim": 128,  # vLLM's kernels know no other
+                    "linear_value_head_dim": 128,
+                    "rope_parameters": {
+                        **_ROPE,
+                        "mrope_section": [22, 21, 21],
+                        "mrope_interleaved": True,
+                        "partial_rotary_factor": 1.0,
+                    },
+                },
+                "vision_config": {
+                    "depth": 2,
+                    "hidden_size": 64,
+                    "out_hidden_size": 128,
+                    "num_heads": 2,
+                    "intermediate_size": 128,
+                    "patch_size": 16,
+                    "num_position_embeddings": 256,
+                },
+            },
+            _QWEN_MARKERS,
+            {**_qwen_pixels(16), "processor_class": "Qwen3VLProcessor"},
+            projections=("merger.linear_fc2.weight",),
+            gain=40.0,
+            flags=("--limit-mm-per-prompt", '{"video": 0}', "--no-enable-prefix-caching", "--dtype", "bfloat16"),
+            is_repeatable=False,
         ),
         "qwen2-audio": MediaRecipe(
             "Qwen2Audio",

@@ -22,12 +22,13 @@ def serve(files: Sequence[bytes]) -> Iterator[Pictures]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            fetched.append(next(following))
+            file = next(following)
+            fetched.append(file)
             self.send_response(200)
             self.send_header("Content-Type", "image/png")
-            self.send_header("Content-Length", str(len(fetched[-1])))
+            self.send_header("Content-Length", str(len(file)))
             self.end_headers()
-            self.wfile.write(fetched[-1])
+            self.wfile.write(file)
 
         def log_message(self, *_args: object) -> None:
             pass

@@ -107,9 +107,10 @@ MUTATIONS: Final = [
             "if not params.peer or not is_named(request):",
         ),
         (
-            "if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:",
-            "if len(peers) != params.grids.prefill.ranks:",
+            "        if params.grids.decode != self._grid:\n",
+            "        if False:\n",
         ),
+        (" or self._media.objection_to(request.mm_features)", ""),
         ("            if self._requests[owner].prompt_hash == prompt:", "            if True:"),
         (", after=self._owners.get(params.transfer_id))", ")"),
         ("        if tracked.receive_failed:", "        if False:"),
