@@ -98,8 +98,8 @@ def drafter_digest(vllm_config: "VllmConfig") -> str:
 def _mtp_objection(vllm_config: "VllmConfig") -> str:
     settings: Any = vllm_config.speculative_config
     lookahead = getattr(vllm_config, "num_prefill_lookahead_tokens", None)
-    if lookahead is None:  # it came with vLLM 0.32
-        return "MTP drafters are handed over with vLLM 0.32 or newer: use 'ngram'"
+    if lookahead is None:  # it came with vLLM 0.31
+        return "MTP drafters are handed over with vLLM 0.31 or newer: use 'ngram'"
     if lookahead > 1:
         return (
             f"an MTP drafter of several modules ({lookahead} are used) reads the end of the prompt again in each of them, which "

@@ -37,6 +37,7 @@ SINCE = {
     "get_transfer_results": "0.30.0",  # before, `get_finished` and `get_block_ids_with_load_errors`
     "has_pending_push_work": "0.28.0",  # a decode node needs it
     "kv_cache_layout": "0.29.0",
+    "num_prefill_lookahead_tokens": "0.31.0",  # before, MTP drafters are refused
     "main": "0.29.0",  # of the server's entry, which was a script
     "scheduler": "0.30.0",  # of OffloadingConnector, which is refused beside ours but with 0.32
     "use_replayssm": "0.28.0",

@@ -51,7 +51,7 @@ def test_an_mtp_drafter_of_one_module_is_covered() -> None:
     ("config", "words"),
     [
         (engine("dflash"), "method 'dflash' is not covered by the hand-off: use one of ngram, "),
-        (engine("mtp"), "MTP drafters are handed over with vLLM 0.32 or newer"),
+        (engine("mtp"), "MTP drafters are handed over with vLLM 0.31 or newer"),
         (engine("mtp", num_prefill_lookahead_tokens=2), r"an MTP drafter of several modules (2 are used)"),
         (
             engine("mtp", num_prefill_lookahead_tokens=1, kind="gemma4_mtp"),
