@@ -16,7 +16,9 @@ from baton.proxy.routing.router import Choice
 
 # Another way must be better by a fifth: predictions err, and requests would swing to and fro between the ways.
 _BETTER: Final = 0.8
-_IDLE_FACTOR: Final = 3.0  # a target that is not set: so many times what an idle node takes
+# Targets that are not set: so many times what an idle node takes.
+_IDLE_FIRST_TOKENS: Final = 4.0
+_IDLE_INTER_TOKENS: Final = 3.0
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
@@ -31,11 +33,11 @@ class Placement(StrEnum):
 
 
 class Targets(NamedTuple):
-    """What is aimed at; times of 0 stand for three times what an idle node takes."""
+    """What is aimed at; times of 0 stand for a multiple of what an idle node takes."""
 
     first_token_s: float = 0.0
     inter_token_s: float = 0.0
-    max_prompt_share: float = 0.5  # of a decode node's time, that prompts may take while it has streams
+    max_prompt_share: float = 0.5  # of a node's time, that prompts may take while it has streams
 
 
 class Estimate(NamedTuple):
@@ -77,7 +79,7 @@ def choose_placement(
     there_s = estimate(*chosen_prefill).first_token_s
     if alone_s is None or whole_s is None or there_s is None:
         return Placement.PAIR
-    first_target_s = targets.first_token_s or _IDLE_FACTOR * whole_s
+    first_target_s = targets.first_token_s or _IDLE_FIRST_TOKENS * whole_s
     late = there_s / first_target_s if first_target_s else 0.0
     paired = max(late, _slowness(chosen_decode.node, chosen_decode.node, targets, 0.0, now_s))
     if paired <= 1.0:
@@ -88,7 +90,7 @@ def choose_placement(
         and (on_decode := _on_decode(chosen_prefill.node, chosen_decode, first_target_s, targets, now_s)) < best
     ):
         best, placement = on_decode, Placement.ON_DECODE
-    if prefill_may_decode and (chosen_prefill.node.kv_usage or 0.0) <= _EMPTY:
+    if prefill_may_decode and _has_room_for_streams(chosen_prefill.node, targets, alone_s, now_s):
         on_prefill = max(late, _slowness(chosen_prefill.node, chosen_decode.node, targets, alone_s, now_s))
         if on_prefill < best:
             placement = Placement.ON_PREFILL
@@ -114,6 +116,11 @@ def _on_decode(
     return max(here_s / first_target_s if first_target_s else 0.0, _slowness(node, node, targets, prompt_s, now_s))
 
 
+def _has_room_for_streams(prefill: Node, targets: Targets, prompt_s: float, now_s: float) -> bool:
+    share = prefill.prompt_share.at(now_s, more_s=prompt_s)
+    return share <= targets.max_prompt_share and (prefill.kv_usage or 0.0) <= _EMPTY
+
+
 def _slowness(node: Node, alike: Node, targets: Targets, prompt_s: float, now_s: float) -> float:
     """Return the time between tokens on a node with one more stream, and a prompt of that time, ÷ the target.
 
@@ -124,6 +131,6 @@ def _slowness(node: Node, alike: Node, targets: Targets, prompt_s: float, now_s:
     idle_s, busy_s = known.predict_s(1, now_s), known.predict_s(node.streams + 1, now_s)
     slow = 0.0
     if idle_s and busy_s is not None:
-        target_s = targets.inter_token_s or _IDLE_FACTOR * idle_s
+        target_s = targets.inter_token_s or _IDLE_INTER_TOKENS * idle_s
         slow = busy_s / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more_s=prompt_s))) / target_s
     return max(slow, 2.0) if (node.kv_usage or 0.0) >= _FULL else slow

@@ -77,8 +77,8 @@ def place(
 
 
 def test_a_pair_that_keeps_the_targets_gets_every_prompt() -> None:
-    """Although the decode node would be sooner: three times the idle time is what is aimed at."""
-    assert place(measured("prefill", queue_bytes=2 * NEW_BYTES - 1), measured("decode")) is PAIR
+    """Although the decode node would be sooner: four times the idle time is what is aimed at."""
+    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES - 1), measured("decode")) is PAIR
 
 
 def test_a_decode_node_takes_what_would_be_late_on_a_prefill_node() -> None:
@@ -90,12 +90,12 @@ def test_a_decode_node_takes_what_would_be_late_on_a_prefill_node() -> None:
 
 
 def test_a_decode_node_that_is_hardly_sooner_does_not_take_it() -> None:
-    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES), measured("decode", per_byte_s=3.5e-5)) is PAIR
+    assert place(measured("prefill", queue_bytes=4 * NEW_BYTES), measured("decode", per_byte_s=4.5e-5)) is PAIR
 
 
 def test_what_the_prefill_node_has_of_a_prompt_counts() -> None:
     """Not for its target: it may take as long as another prompt of its length."""
-    late = measured("prefill", queue_bytes=2 * NEW_BYTES + 100)
+    late = measured("prefill", queue_bytes=3 * NEW_BYTES + 100)
 
     assert place(late, measured("decode")) is ON_DECODE
     assert place(late, measured("decode"), cached_bytes=100) is PAIR
@@ -162,7 +162,7 @@ def test_a_prefill_node_decodes_where_streams_are_slow_on_the_decode_node() -> N
 def test_a_prefill_nodes_streams_and_prompts_count() -> None:
     slow = measured("decode", running=7)
     busy, streaming = measured("prefill"), measured("prefill")
-    busy.prompt_share.add(8.0, 0.0)
+    busy.prompt_share.add(5.0, 0.0)  # of 10 s, and this prompt
     for _ in range(6):
         streaming.begin_stream(0)
 
@@ -178,7 +178,7 @@ def test_a_full_cache_counts_as_slow_and_a_half_full_one_takes_no_streams() -> N
 
 
 def test_where_both_are_slow_the_less_slow_way_is_taken() -> None:
-    late = measured("prefill", queue_bytes=4 * NEW_BYTES)
+    late = measured("prefill", queue_bytes=6 * NEW_BYTES)
 
     assert place(late, measured("decode", running=5)) is ON_DECODE
     assert place(late, measured("decode", running=40)) is ON_PREFILL
