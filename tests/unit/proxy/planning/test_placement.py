@@ -159,6 +159,14 @@ def test_a_prefill_node_decodes_where_streams_are_slow_on_the_decode_node() -> N
     assert place(measured("prefill"), measured("decode", running=7), targets=Targets(inter_token_s=0.5)) is PAIR
 
 
+def test_streams_wait_for_the_prompts_on_their_node() -> None:
+    """Half of its time: a token takes twice as long."""
+    decode = measured("decode", running=3)
+    decode.prompt_share.add(5.0, 0.0)
+
+    assert place(measured("prefill"), decode) is ON_PREFILL
+
+
 def test_a_prefill_nodes_streams_and_prompts_count() -> None:
     slow = measured("decode", running=7)
     busy, streaming = measured("prefill"), measured("prefill")
