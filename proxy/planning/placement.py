@@ -37,7 +37,7 @@ class Targets(NamedTuple):
 
     first_token_s: float = 0.0
     inter_token_s: float = 0.0
-    max_prompt_share: float = 0.5  # of a node's time, that prompts may take while it has streams
+    max_prompt_share: float = 0.25  # of a node's time, that prompts may take while it has streams
 
 
 class Estimate(NamedTuple):

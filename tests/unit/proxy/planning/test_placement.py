@@ -61,7 +61,7 @@ def place(
     *,
     new_bytes: int = NEW_BYTES,
     cached_bytes: int = 0,
-    targets: Targets = Targets(),  # noqa: B008  # immutable
+    targets: Targets = Targets(max_prompt_share=0.5),  # noqa: B008  # immutable
     decode_may_compute: bool = True,
     prefill_may_decode: bool = True,
 ) -> Placement:
