@@ -51,16 +51,19 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     block_size_tokens: int
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has to do at this moment, from whomever it came."""
 
-    requests: int  # that it has accepted and not ended
-    prompt_bytes: int  # of their bodies
-    running: int | None = None  # sequences in the engine's batch; None where vLLM does not say
-    waiting: int | None = None  # sequences that wait for it
+    requests: Count  # that it has accepted and not ended
+    prompt_bytes: Count  # of their bodies
+    running: Count | None = None  # sequences in the engine's batch; None where vLLM does not say
+    waiting: Count | None = None  # sequences that wait for it
     kv_usage: float | None = None  # share of the KV cache's blocks that are in use
     # Since the node's process began, over all streams: times between two tokens. None where vLLM does not say.
-    inter_token_count: int | None = None
+    inter_token_count: Count | None = None
     inter_token_sum_s: float | None = None
 
 

@@ -29,6 +29,7 @@ from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.endpoints import RESPONSES
+from baton.proxy.request.fields import is_on
 from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
@@ -217,23 +218,27 @@ class Attempt:
 
     async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
         self._legs = [call.leg]
+        if not is_on(self._request.fields, "stream"):  # the first that comes of it is its end
+            self._begin_stream()
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
             outcome = await self._decode(call)
-        self._note_opened(outcome)
+        if isinstance(outcome, Opened):
+            self._begin_stream()
         return outcome
 
     async def _race(
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
         outcome = await first_to_count(self._decode(decode), prefill)
-        self._note_opened(outcome)
+        if isinstance(outcome, Opened):
+            self._begin_stream()
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
 
-    def _note_opened(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Opened):
+    def _begin_stream(self) -> None:
+        if self._end_stream is None:
             self._end_stream = self._plan.decode.begin_stream(self._request.prompt_bytes)
 
     async def _decode(self, call: LegRequest) -> DecodeOutcome:

@@ -5,6 +5,7 @@ from typing import Final
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.faded_line import FadedLine
 
+MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 _LEAST_TOKENS: Final = 8  # for a sample
 
 
@@ -38,6 +39,8 @@ class InterTokenTime:
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None
         mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
+        if mean_s > MAX_S:
+            return None
         self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
         return mean_s
 

@@ -189,8 +189,10 @@ class Planner:
             decode_may_compute = not self._refuses and self._local_policy.may_compute(
                 chosen_decode.new_bytes, chosen_decode.node
             )
-            may_decode = request.endpoint in (CHAT, COMPLETIONS) and _sample_alike(
-                chosen_prefill.node, chosen_decode.node
+            may_decode = (
+                request.endpoint in (CHAT, COMPLETIONS)
+                and _sample_alike(chosen_prefill.node, chosen_decode.node)
+                and not _has_adapter(request, chosen_prefill.node, chosen_decode.node)
             )
             placement = choose_placement(
                 chosen_prefill,
@@ -313,6 +315,11 @@ def _alone(choice: Choice, reason: str) -> LocalPlan:
     return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
 
+def _has_adapter(request: ClientRequest, *nodes: Node) -> bool:
+    """Whether a request names a LoRA adapter: nodes announce names, and two may have loaded other files under one."""
+    return any(request.model in node.adapter_names for node in nodes)
+
+
 def _sample_alike(chosen_prefill: Node, chosen_decode: Node) -> bool:
     """Whether a prefill node's answers are a decode node's, as both have said."""
     return (
@@ -333,6 +340,8 @@ def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
 def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Sequence[Node]) -> list[Node]:
     """Return the prefill nodes that can give the whole answer: of one token, sampled as a decode node would."""
     if request.endpoint not in (CHAT, COMPLETIONS) or not generates_one(request.fields):
+        return []
+    if _has_adapter(request, *decode):
         return []
     alike = {node.info.first_tokens for node in decode if node.info is not None} - {""}
     fit = that_fit(prefill, decode)

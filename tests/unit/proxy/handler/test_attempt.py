@@ -8,7 +8,9 @@ import pytest
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
+from baton.proxy.errors import FailureKind
 from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.planning.outcome import DecodeFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.request.endpoints import RESPONSES
@@ -40,3 +42,24 @@ def test_legs_that_compute_a_prompt_are_timed() -> None:
 )
 def test_legs_whose_first_bytes_are_not_those_of_the_first_token_are_not(asked: ClientRequest) -> None:
     assert estimates(asked) == [None, None]
+
+
+@pytest.mark.parametrize(("streamed", "during"), [(True, 0), (False, 1)])
+async def test_a_whole_answer_is_a_stream_of_its_node_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool, during: int
+) -> None:
+    """Nothing tells when its prompt is computed; of a stream the first bytes do."""
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner, prefill = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill")
+    seen: list[int] = []
+
+    async def fail(*_: object) -> DecodeFailed:
+        seen.append(prefill.open_streams)
+        return DecodeFailed(FailureKind.CONNECT, "")
+
+    attempt = runner.run(LocalPlan(decode=prefill, path=LOCAL, reason=""), request({"stream": streamed}), Mock())
+    monkeypatch.setattr(attempt, "_decode", fail)
+    async with attempt:
+        pass
+
+    assert (seen, prefill.open_streams, prefill.load) == ([during], 0, 0.0)

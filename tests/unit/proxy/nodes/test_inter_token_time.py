@@ -53,6 +53,13 @@ def test_a_node_that_makes_few_tokens_between_two_reports_is_learned_of() -> Non
     ]
 
 
+def test_times_that_no_node_has_are_not_believed() -> None:
+    times = fitted((1, 0.02), (5, 0.06))
+    times.learn(report(1000, 1e300), 0.0, 0.0)
+
+    assert times.predict_s(3, 1.0) == pytest.approx(0.04)
+
+
 def test_counters_that_go_back_and_nodes_that_do_not_say_teach_nothing() -> None:
     """As after a restart, or with the counters of another of its processes."""
     times = InterTokenTime()

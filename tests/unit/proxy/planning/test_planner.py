@@ -5,6 +5,7 @@ import pytest
 
 from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.node_info import Adapter
 from baton.proxy.errors import (
     BadGatewayError,
     FailureKind,
@@ -128,6 +129,27 @@ def test_a_prefill_node_makes_an_answer_only_if_it_samples_as_the_decode_node(
 
     assert (chosen.decode is maker, isinstance(chosen, LocalPlan)) == (is_allowed, is_allowed)
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 2
+
+
+def test_a_prefill_node_makes_no_answer_with_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes may have loaded other files under one name: a pair compares them."""
+    monkeypatch.setattr(
+        "baton.proxy.planning.planner.choose_placement",
+        lambda *_, **more: Placement.ON_PREFILL if more["prefill_may_decode"] else Placement.PAIR,
+    )
+    described: dict[str, Any] = {
+        "served_models": ["m", "lora"],
+        "adapters": [Adapter(name="lora", root="", parent="m")],
+    }
+    maker = node("prefill", first_tokens="a", **described)
+    taker = node("decode", first_tokens="a", **described)
+    made = planner([maker], [taker])
+
+    plans = [
+        made.first(request({"model": model, **more})) for model in ("m", "lora") for more in ({}, {"max_tokens": 1})
+    ]
+
+    assert [type(plan) for plan in plans] == [LocalPlan] * 2 + [DisaggregatedPlan] * 2
 
 
 def test_a_retry_stays_with_the_prefill_node_that_has_the_prompt() -> None:
