@@ -18,9 +18,9 @@ BY_COST: dict[str, str | None] = {
     "BATON_PROXY_PLACEMENT": "by_cost",
     "BATON_PROXY_PROBE_INTERVAL_S": "0.1",
     "BATON_PROXY_TARGET_FIRST_TOKEN_S": "100",
-    "BATON_PROXY_TARGET_INTER_TOKEN_S": "0.05",
+    "BATON_PROXY_TARGET_INTER_TOKEN_S": "0.03",
 }
-SLOW: dict[str, str | None] = {slow_step.STEP_S: "0.1"}
+SLOW: dict[str, str | None] = {slow_step.STEP_S: "0.06"}
 DECIDED = 'baton_decisions_total{path="local",reason="decode_slow"}'
 
 
