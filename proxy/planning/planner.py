@@ -21,6 +21,7 @@ from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.prefill_answers import may_answer, that_can_answer
 from baton.proxy.planning.reasons import (
     DECODE_SLOW,
     LABELS,
@@ -33,8 +34,8 @@ from baton.proxy.planning.reasons import (
     SHORT,
 )
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
-from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, generates_one, reason_for_local
-from baton.proxy.request.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, reason_for_local
+from baton.proxy.request.endpoints import COMPLETIONS
 from baton.proxy.request.fields import is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import reason_alone
@@ -119,7 +120,7 @@ class Planner:
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._on_one_node(request, work, found, decode, reason)
-        prefill_nodes = _that_can_answer(request, prefill, decode)
+        prefill_nodes = that_can_answer(request, prefill, decode)
         if prefill_nodes and not request.start:
             return _alone(self._prefill_router.choice(work, prefill_nodes), ONE_TOKEN)
         matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
@@ -189,11 +190,7 @@ class Planner:
             decode_may_compute = not self._refuses and self._local_policy.may_compute(
                 chosen_decode.new_bytes, chosen_decode.node
             )
-            may_decode = (
-                request.endpoint in (CHAT, COMPLETIONS)
-                and _sample_alike(chosen_prefill.node, chosen_decode.node)
-                and not _has_adapter(request, chosen_prefill.node, chosen_decode.node)
-            )
+            may_decode = may_answer(request, chosen_prefill.node, chosen_decode.node)
             placement = choose_placement(
                 chosen_prefill,
                 chosen_decode,
@@ -315,37 +312,12 @@ def _alone(choice: Choice, reason: str) -> LocalPlan:
     return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
 
-def _has_adapter(request: ClientRequest, *nodes: Node) -> bool:
-    """Whether a request names a LoRA adapter: nodes announce names, and two may have loaded other files under one."""
-    return any(request.model in node.adapter_names for node in nodes)
-
-
-def _sample_alike(chosen_prefill: Node, chosen_decode: Node) -> bool:
-    """Whether a prefill node's answers are a decode node's, as both have said."""
-    return (
-        chosen_prefill.info is not None
-        and chosen_decode.info is not None
-        and "" != chosen_prefill.info.first_tokens == chosen_decode.info.first_tokens
-    )
-
-
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
     """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made anew and none starts with tokens."""
     starting = [node for node in decode if node.starts_with_tokens]
     if starting or is_optional:
         return starting or [*decode]
     raise UnavailableError("no decode node starts requests with tokens")
-
-
-def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Sequence[Node]) -> list[Node]:
-    """Return the prefill nodes that can give the whole answer: of one token, sampled as a decode node would."""
-    if request.endpoint not in (CHAT, COMPLETIONS) or not generates_one(request.fields):
-        return []
-    if _has_adapter(request, *decode):
-        return []
-    alike = {node.info.first_tokens for node in decode if node.info is not None} - {""}
-    fit = that_fit(prefill, decode)
-    return [node for node in fit if node.info is not None and node.info.first_tokens in alike]
 
 
 def key_of(request: ClientRequest, header: str) -> str:
