@@ -75,9 +75,14 @@ class Lines:
             arrivals.honest = set(arrivals.known)
 
     def dial_again(self) -> None:
-        """A new process of the hostile decode rank has a connection of its own."""
+        """A new process of the hostile decode rank has a connection of its own.
+
+        Raises:
+            TimeoutError: P takes nothing any more.
+        """
         self._diallers.append(self._dial())
         if len(self._diallers) > OLD_LINES:
+            self._insist(lambda: self.at_prefill.frames >= self.sent_to_prefill, "P")  # what a closed socket holds is lost
             self._diallers.popleft().close()
 
     def to_prefill(self, frame: bytes) -> None:

@@ -109,7 +109,15 @@ async def test_whoever_is_asked_answers_for_all(tmp_path: Path) -> None:
         open_ones = [asyncio.create_task(running.complete(stream=True)) for _ in range(6)]
         await until_true(lambda: sum(len(node.seen) for node in running.decode) == 36, timeout_s=PATIENCE_S)
         in_flight = [await running.counted("baton_requests_in_flight") for _ in range(4)]
-        on_nodes = [sum(node["requests"] for node in (await running.nodes()).values()) for _ in range(4)]
+
+        async def on_nodes() -> int:
+            return sum(node["requests"] for node in (await running.nodes()).values())
+
+        async def prefill_legs_have_ended() -> bool:
+            return await on_nodes() == 6
+
+        await until_true(prefill_legs_have_ended, timeout_s=PATIENCE_S)
+        seen_by_workers = [await on_nodes() for _ in range(4)]
         workers = (await running.state())["workers"]
         for node in running.decode:
             node.may_answer.set()
@@ -118,7 +126,7 @@ async def test_whoever_is_asked_answers_for_all(tmp_path: Path) -> None:
     assert {each.status_code for each in (*got, *streamed)} == {200}
     assert counted == [30.0] * 6
     assert in_flight == [6.0] * 4
-    assert set(on_nodes) == {6}  # the prefill legs have ended
+    assert set(seen_by_workers) == {6}
     assert sum(each["requests"] for each in workers) == 6
     assert len({each["pid"] for each in workers}) == WORKERS
 
