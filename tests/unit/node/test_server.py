@@ -50,12 +50,15 @@ def node(config: BatonConfig, **changes: object) -> BatonConfig:
     return replace(config, decode_node=replace(config.decode_node, **changes))  # type: ignore[arg-type]
 
 
-def test_a_checked_node_hands_over_to_vllm(config: BatonConfig, vllm: list[list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model_runner", "worker"), [("auto", "Worker"), ("engine", "EngineWorker")])
+def test_a_checked_node_hands_over_to_vllm(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, model_runner: str, worker: str
+) -> None:
     """Arguments, environment and gate are ready by then."""
-    server.run("decode", config, tmp_path)
+    server.run("decode", node(config, model_runner=model_runner), tmp_path)
 
     ((*arguments,),) = vllm
-    assert arguments[arguments.index("--worker-cls") + 1] == "baton.model_runner.cpu.Worker"
+    assert arguments[arguments.index("--worker-cls") + 1] == f"baton.model_runner.cpu.{worker}"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert middleware._configured[0].traits.role == "decode"
     assert "long enough" not in " ".join(arguments)  # the secret: arguments are visible to the whole machine
