@@ -83,11 +83,7 @@ class AttemptRunner:
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
         """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed."""
         sent = self.upstream.send(*call.request)
-        try:
-            outcome = await open_decode(sent, kept)
-        except BaseException:
-            call.leg.end(CUT)
-            raise
+        outcome = await open_decode(sent, kept)
         if isinstance(outcome, DecodeFailed):
             self.report_failure("decode", call.node, outcome.kind)
             call.leg.end(outcome.kind)
