@@ -120,6 +120,6 @@ def test_another_connector_beside_is_refused(groups: tuple[Group, ...]) -> None:
     """It has been tried with one group without a window alone."""
     refuse_beside(ONE_GROUP)
     with pytest.raises(
-        ConfigError, match="another KV connector beside Baton's has not been tried with .* leave out `beside`"
+        ConfigError, match=r"another KV connector beside Baton's has not been tried with .* leave out `beside`"
     ):
         refuse_beside(groups)
