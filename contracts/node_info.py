@@ -42,7 +42,7 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What must be equal on both sides for KV bytes to mean the same thing; for block sizes see `differences`."""
 
-    weights: Word  # digest of configuration and weight files, or the hub revision
+    weights: Word  # digest of configuration and weight files, or the hub revision; and of `--hf-overrides`
     dtype: Word
     kv_cache_dtype: Word
     quantization: Word

@@ -146,10 +146,9 @@ def _check(side: Side) -> None:
     if not (tp < tp_size <= MAX_GRID and pp < pp_size <= MAX_GRID):
         raise LayoutError(f"{side.rank} is no rank of any grid")
     for region in side.regions:
-        if side.block_tokens < 1 or side.block_tokens % region.kernel_blocks:
-            raise LayoutError(
-                f"{region.name}: a block of {side.block_tokens} tokens cannot have {region.kernel_blocks} parts"
-            )
+        tokens = side.block_tokens * region.places
+        if tokens < 1 or tokens % region.kernel_blocks:
+            raise LayoutError(f"{region.name}: a block of {tokens} tokens cannot have {region.kernel_blocks} parts")
         if region.total_heads and not fits(region.total_heads, tp_size):
             raise LayoutError(f"{region.name}: {region.total_heads} KV heads cannot be divided among {tp_size} ranks")
 
@@ -229,7 +228,8 @@ def _heads(src: Region, dst: Region, prefill: Rank, decode: Rank) -> range:
 def _slabs(region: Region, side: Side) -> _Slabs:
     kernel_bytes = region.block_bytes // region.kernel_blocks
     first = heads_of(region.total_heads, side.rank.tp_size, side.rank.tp).start if region.total_heads else 0
-    return _Slabs(side.block_tokens // region.kernel_blocks, kernel_bytes, kernel_bytes // region.heads, first)
+    kernel_tokens = side.block_tokens * region.places // region.kernel_blocks
+    return _Slabs(kernel_tokens, kernel_bytes, kernel_bytes // region.heads, first)
 
 
 def _aligned(heads: range, kernel_blocks: int, src: _Slabs, dst: _Slabs) -> Iterator[ByteRange]:

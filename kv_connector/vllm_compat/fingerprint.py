@@ -26,7 +26,7 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     return Fingerprint(
-        weights=weights,
+        weights=weights + _said_otherwise(model),
         dtype=_name(model.dtype),
         kv_cache_dtype=_kv_cache_dtype(vllm_config),
         quantization=str(model.quantization or "none"),
@@ -34,6 +34,14 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int
         attention=attention_of(vllm_config),
         block_size_tokens=block_tokens or int(cache.block_size),
     )
+
+
+def _said_otherwise(model: Any) -> str:
+    """Digest what a node is told instead of what the model's own configuration says; empty where it is told nothing."""
+    said = [getattr(model, name, None) for name in ("hf_overrides", "hf_config_path")]
+    if not any(said):
+        return ""
+    return "+" + hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def rope_digest(hf_config: Any) -> str:

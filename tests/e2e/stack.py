@@ -310,9 +310,11 @@ def vllm_forkserver(
 
 
 @contextmanager
-def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+def stack_on(
+    forkserver: ForkServer, folder: Path, model: Path = WEIGHTS, *, env: Mapping[str, str] = NOTHING
+) -> Iterator[Stack]:
     """A stack on a fork server that others use too; everything of it is stopped at the end."""
-    stack = Stack(forkserver, folder, env=env)
+    stack = Stack(forkserver, folder, model, env=env)
     with stack.stopping():
         yield stack
 

@@ -79,7 +79,7 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
         (engine(nnodes=2, data_parallel_size=2), groups(FULL), "a node of several hosts has one engine"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
-        (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
+        (engine(own_scales=True), groups(FULL), "each node scale its KV in its own way"),
         (
             engine(speculative=SimpleNamespace(method="dflash")),
             groups(FULL),

@@ -242,6 +242,13 @@ def test_what_cannot_be_mapped_is_refused_with_both_values(prefill: Side, decode
         pair(prefill, decode)
 
 
+def test_a_long_block_is_divided_into_kernel_blocks_by_its_own_length() -> None:
+    """Three times a scheduler block's eight tokens, in kernel blocks of eight."""
+    long = changed(PLAIN, places=3, kernel_blocks=3, block_bytes=3 * 96, stride_bytes=3 * 96)
+
+    assert pair(long, long).whole
+
+
 def test_layers_share_one_list_of_pieces() -> None:
     """A model of a hundred layers is compared as fast as one of one layer."""
     names = ["l0", "l1"]

@@ -64,6 +64,8 @@ def test_auto_and_the_model_dtype_spelt_out_are_the_same_cache() -> None:
         ({"dtype": torch.float16}, "dtype"),
         ({"quantization": "fp8"}, "quantization"),
         ({"cache_dtype": "fp8"}, "kv_cache_dtype"),
+        ({"hf_overrides": {"vision_config": {"depth": 3}}}, "weights"),
+        ({"hf_config_path": "/elsewhere"}, "weights"),
     ],
 )
 def test_what_changes_the_bytes_changes_the_fingerprint(changed: dict[str, Any], field: str) -> None:
