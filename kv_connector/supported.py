@@ -56,11 +56,9 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
                 "cache groups: an MTP drafter has, if the model has one"
             )
         return
-    parallel = vllm_config.parallel_config
-    if parallel.tensor_parallel_size * parallel.pipeline_parallel_size > 1:
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise ConfigError(
-            "recurrent layers (Mamba, GDN) are handed off between engines of one rank each: start both nodes with tensor- "
-            "and pipeline-parallel sizes of 1"
+            "recurrent layers (Mamba, GDN) have not been tried with pipeline stages: use tensor parallelism"
         )
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
