@@ -81,8 +81,7 @@ class DecodeScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
-        # Of a prompt that another request has received the prefix cache has no state, unless it ends with a block.
-        self._siblings = SharedPrompts(can_share=has_prefix_cache and not have_states(groups))
+        self._siblings = SharedPrompts(can_share=has_prefix_cache and not have_states(groups))  # states are not cached
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
         self.integrity = IntegrityCheck(self._ledger.reservations)
