@@ -197,7 +197,7 @@ class LateRank:
                 transfer=TransferConfig(layer_sync=scenario.policy, peer_timeout_s=3600.0),  # type: ignore[arg-type]  # the schema names them
             ),
             secret=SECRET,
-            introduction=RankDescriptor("P", "prefill", rank, fingerprint(BLOCK_TOKENS), caches, scenario.tp),
+            introduction=RankDescriptor("P", "prefill", rank, fingerprint(BLOCK_TOKENS), caches, (scenario.tp,)),
             engines=_Engines(self.link),
             incarnation=11,
             stream=ModelStream(
