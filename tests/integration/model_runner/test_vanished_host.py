@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.overlap.network import NetworkError
-from tests.support.network_spaces import Network, Seat, run
+from benchmarks.overlap.network import NetworkError, run
+from tests.support.network_spaces import Network, Seat
 
 NETWORK = "hosts"
 HEARD_WITHIN_S = 60.0

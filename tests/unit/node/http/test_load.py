@@ -34,9 +34,9 @@ def test_the_engines_own_numbers_are_those_that_vllm_shows() -> None:
             gauge.labels("m", str(engine)).set(value)
     for name, times_s in ((LATENCY, (0.02, 0.03, 0.05)), (ANSWERS, (0.5,))):
         histogram = Histogram(name, "as vLLM has it", ("model_name", "engine"), registry=registry)
-        for engine in "01":
+        for engine in range(2):
             for time_s in times_s:
-                histogram.labels("m", engine).observe(time_s)
+                histogram.labels("m", str(engine)).observe(time_s)
 
     load = Load(registry).now()
 
