@@ -62,8 +62,14 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
         )
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
+    is_cached = any(group.is_state and not group.is_single for group in groups)
+    if is_cached and vllm_config.kv_transfer_config.is_kv_producer:
+        raise ConfigError(
+            "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) has been seen to hand over another "
+            "state: start it with --no-enable-prefix-caching"
+        )
     unit = getattr(vllm_config.cache_config, "prefix_match_unit", None)  # younger than our oldest version
-    if unit and any(group.is_state and not group.is_single for group in groups):
+    if unit and is_cached:
         raise ConfigError(
             "--prefix-match-unit lets a cached prefix end within a block, whose state vLLM copies as it goes on: it has not been "
             "tried with recurrent layers (Mamba, GDN): leave it out"

@@ -25,6 +25,7 @@ def engine(
     own_scales: bool = False,
     replay: bool = False,
     unit: int | None = None,
+    is_producer: bool = False,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -41,7 +42,7 @@ def engine(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
-        kv_transfer_config=SimpleNamespace(is_kv_producer=False),
+        kv_transfer_config=SimpleNamespace(is_kv_producer=is_producer),
         cache_config=SimpleNamespace(
             block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay, prefix_match_unit=unit
         ),
@@ -113,6 +114,11 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
             "speculative decoding has not been tried with recurrent layers",
         ),
         (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
+        (
+            engine(is_producer=True),
+            groups(FULL, CACHED),
+            "has been seen to hand over another state: start it with --no-enable-prefix-caching",
+        ),
         (engine(unit=8), groups(FULL, CACHED), "--prefix-match-unit lets a cached prefix end within a block"),
     ],
 )
