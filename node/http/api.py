@@ -11,6 +11,7 @@ import msgspec
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role, is_transfer_id
 from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
+from baton.kv_connector.telemetry.both_sides import REVERSE
 from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
@@ -101,7 +102,8 @@ class NodeApi:
                 return self._info(engine, "silent", self._last)
             return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
-        known = _Known(worker, addresses, snapshots.scheduler.get("first_tokens", ""))
+        scheduler = snapshots.scheduler
+        known = _Known(worker, addresses, scheduler.get("first_tokens", ""), bool(scheduler.get("both_ways")))
         self.starts_with_tokens = self.starts_with_tokens or bool(known.first_tokens)
         is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
         self._last = known if is_ready else None
@@ -115,6 +117,7 @@ class NodeApi:
             control_addresses=list(known.addresses),
             versions=self._versions,
             load=self._load(),
+            both_ways=known.both_ways,
             first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}-{engine.max_model_len_tokens}",
             **msgspec.structs.asdict(known.worker),
             **{name: value for name, value in asdict(engine).items() if name != "frontend"},
@@ -157,7 +160,7 @@ class NodeApi:
             await send_error(send, 400, "transfer_id must name a transfer: 32 hexadecimal digits")
             return
         snapshots = await self._connector.both()
-        flows = await self._connector.flows(wanted) if self._role == "prefill" else []
+        flows = await self._connector.flows(wanted) if self._role == "prefill" or REVERSE in snapshots.worker else []
         await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
 
 
@@ -171,6 +174,7 @@ class _Known(NamedTuple):
     worker: _WorkerPart
     addresses: Sequence[str]
     first_tokens: str
+    both_ways: bool = False
 
 
 _NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), (), "")
