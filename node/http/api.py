@@ -138,15 +138,22 @@ class NodeApi:
             await send_json(send, 200, events)
 
     def _trace(self, snapshots: Snapshots, wanted: Sequence[str], scope: Scope) -> list[Event]:
-        worker = snapshots.worker
+        process = int(snapshots.worker.get("incarnation") or "0", 16) & _MAX_PROCESS
         host, port = scope.get("server") or ("", 0)
-        return trace_events(
-            [record for record in recent(snapshots) if not wanted or record["transfer_id"] in wanted],
-            role=self._role,
-            process=int(worker.get("incarnation") or "0", 16) & _MAX_PROCESS,
-            name=f"{self._role} node {host}:{port}",
-            wall_offset_s=time.time() - time.monotonic(),
-        )
+        name, other = f"{self._role} node {host}:{port}", _OTHER[self._role]
+        sides = [(snapshots, self._role, name, process)]
+        if REVERSE in snapshots.worker:
+            sides.append((_reverse(snapshots), other, f"{name} as a {other} node", process ^ 1))
+        events = []
+        for side, role, title, number in sides:
+            events += trace_events(
+                [record for record in recent(side) if not wanted or record["transfer_id"] in wanted],
+                role=role,
+                process=number,
+                name=title,
+                wall_offset_s=time.time() - time.monotonic(),
+            )
+        return events
 
     def _refused(self, snapshots: Snapshots) -> dict[str, int]:
         """Everything that any part of this node refused, by kind."""
@@ -165,6 +172,7 @@ class NodeApi:
 
 
 _SIDES = ("scheduler", "worker")
+_OTHER: Mapping[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
 
 
@@ -210,7 +218,13 @@ def told_of(transfer_id: str, snapshots: Snapshots) -> dict[str, Any]:
     def found(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [each for each in entries if each["transfer_id"].partition("/")[0] == transfer_id]
 
-    return {"open": found(merge(snapshots)["transfers"]), "ended": found(recent(snapshots))}
+    ended = [*recent(snapshots), *recent(_reverse(snapshots))]
+    return {"open": found(merge(snapshots)["transfers"]), "ended": found(ended)}
+
+
+def _reverse(snapshots: Snapshots) -> Snapshots:
+    """Return what the other side says of a node that sends and receives; of other nodes nothing."""
+    return Snapshots(*(side.get(REVERSE, {}) for side in snapshots))
 
 
 def recent(snapshots: Snapshots) -> list[dict[str, Any]]:
