@@ -45,8 +45,8 @@ class Nodes(NamedTuple):
         return sum(int(tokens) for request_id, tokens in lines if name in request_id)
 
 
-@pytest.fixture(scope="module")
-def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+@pytest.fixture(scope="module", params=["0", pytest.param("1", marks=pytest.mark.exhaustive)], ids=["", "asynchronous"])
+def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Nodes]:
     folder = tmp_path_factory.mktemp("computed")
 
     def node(role: str, name: str, step_s: float) -> Server:
@@ -57,7 +57,11 @@ def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
             name=name,
             target="tests.e2e.targets:counting_node",
             kwargs={"role": role},
-            env={COUNT_FILE: str(folder / name), slow_step.STEP_S: str(step_s)},
+            env={
+                COUNT_FILE: str(folder / name),
+                slow_step.STEP_S: str(step_s),
+                "BATON_CPU_ASYNC_SCHEDULING": request.param,
+            },
         )
 
     with stack.stopping():
