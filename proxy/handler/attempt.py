@@ -3,6 +3,8 @@
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
 connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
 request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the prompt's KV.
+
+Longer than other files, since it has both the legs' making and their end.
 """
 
 import asyncio
@@ -75,9 +77,12 @@ class AttemptRunner:
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
     def run(
-        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History = NOTHING_YET
+        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History = NOTHING_YET
     ) -> "Attempt":
-        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
+        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block.
+
+        Without `relay` the answer is nobody's: the decode node only gets the KV, into its prefix cache.
+        """
         return Attempt(self, plan, request, relay, history)
 
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
@@ -129,10 +134,16 @@ class AttemptRunner:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, *, choices: int = 1) -> LegRequest:
-        """Return the decode leg of a pair; so many choices have a transfer each."""
+    def decode_call(
+        self, plan: DisaggregatedPlan, request: ClientRequest, *, choices: int = 1, is_ahead: bool = False
+    ) -> LegRequest:
+        """Return the decode leg of a pair; so many choices have a transfer each. `is_ahead`: one token after those that it starts with is enough."""
         params = _params(plan, request, "decode", plan.control_address, choices=choices)
-        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+        signed = sign(params, self._secret)
+        if is_ahead:
+            body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
+            return _call(plan.decode, request, body, id_suffix="-ahead")
+        return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
@@ -165,7 +176,7 @@ class Attempt:
     """One plan at work, for the length of a block."""
 
     def __init__(
-        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History
+        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History
     ) -> None:
         self._shared = shared
         self._history = history
@@ -191,14 +202,14 @@ class Attempt:
                 assert alone is not None
                 self._outcome = await self._alone(plan, alone)
                 return self._outcome
-            relay = self._relay if self._relay.begin(plan) else None
+            relay = self._relay if self._relay is not None and self._relay.begin(plan) else None
             choices = relay.stream.choices if relay is not None else 1
             prefill = shared.prefill_call(plan, request, relays=relay is not None, choices=choices)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-            decode = shared.decode_call(plan, request, choices=choices)
+            decode = shared.decode_call(plan, request, choices=choices, is_ahead=self._relay is None)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
@@ -244,9 +255,10 @@ class Attempt:
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
         relay, shared = self._relay, self._shared
+        if relay is None:
+            return await shared.decode(call)
         try:
-            watching = shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record)
-            async with watching:
+            async with shared.watch.watching(call.node, self._history, relay):
                 return await shared.decode(call, relay.stream.kept)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
@@ -254,7 +266,7 @@ class Attempt:
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""
-        if self._relay.began_s and not self._request.start:
+        if self._relay is not None and self._relay.began_s and not self._request.start:
             return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
             return 0.0
@@ -303,7 +315,8 @@ def _params(
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
         relays=relays,
-        start=request.start if role == "decode" and plan.decode.starts_with_tokens else (),
+        start=request.start if plan.moves or (role == "decode" and plan.decode.starts_with_tokens) else (),
+        start_sent=plan.moves and role == "decode",
     )
 
 

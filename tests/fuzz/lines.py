@@ -82,7 +82,9 @@ class Lines:
         """
         self._diallers.append(self._dial())
         if len(self._diallers) > OLD_LINES:
-            self._insist(lambda: self.at_prefill.frames >= self.sent_to_prefill, "P")  # what a closed socket holds is lost
+            self._insist(
+                lambda: self.at_prefill.frames >= self.sent_to_prefill, "P"
+            )  # what a closed socket holds is lost
             self._diallers.popleft().close()
 
     def to_prefill(self, frame: bytes) -> None:
