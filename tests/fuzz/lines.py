@@ -88,20 +88,12 @@ class Lines:
             self._diallers.popleft().close()
 
     def to_prefill(self, frame: bytes) -> None:
-        """Say something to P.
-
-        Raises:
-            TimeoutError: P takes nothing any more.
-        """
+        """Say something to P. Raises `TimeoutError`: P takes nothing any more."""
         self._insist(lambda: _try_to_send(self._diallers[-1], frame), "P")
         self.sent_to_prefill += 1
 
     def to_decode(self, frame: bytes) -> None:
-        """Say something to D, once it has dialled.
-
-        Raises:
-            TimeoutError: D takes nothing any more.
-        """
+        """Say something to D, once it has dialled. Raises `TimeoutError`: D takes nothing any more."""
         self._insist(lambda: bool(self._identity) and self._listener.send(self._identity, frame), "D")
         self.sent_to_decode += 1
 
