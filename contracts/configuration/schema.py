@@ -11,6 +11,7 @@ from typing import Literal
 
 from baton.contracts.configuration.kinds import AtLeastOne, Delay, Number, Objects, Port, Seconds, Share, Verify, Words
 
+LayerSyncPolicy = Literal["auto", "event", "stream", "forward"]
 RoutingPolicy = Literal["least_load", "power_of_two", "round_robin", "consistent_hash", "prefix_affinity"]
 
 
@@ -83,7 +84,7 @@ class ProxyConfig:
 class TransferConfig:
     """The KV hand-off, on both kinds of node."""
 
-    layer_sync: Literal["auto", "event", "stream", "forward"] = "auto"  # when a layer may be read; see architecture.md
+    layer_sync: LayerSyncPolicy = "auto"  # when a layer may be read; see architecture.md
     protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake transport
     receive_engines: AtLeastOne = 2  # fence domains per decode rank
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers

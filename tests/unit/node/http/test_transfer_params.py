@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ FORGED = sign(PARAMS, ClusterSecret(b"the secret of another cluster"))
 
 def find(content: object, *, role: Role = "decode") -> TransferParams | None:
     """Look into a body as a client would send it."""
-    return verified_params(json.dumps(content).encode(), role, SECRET)
+    return verified_params(json.dumps(content).encode(), (role,), SECRET)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_a_body_without_transfer_passes(content: object) -> None:
 )
 def test_what_is_no_json_passes(body: bytes) -> None:
     """Nobody behind us can read parameters out of it either."""
-    assert verified_params(body, "decode", SECRET) is None
+    assert verified_params(body, ("decode",), SECRET) is None
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,14 @@ def test_parameters_for_the_other_role_are_refused() -> None:
     """A decode leg that reaches a prefill node is the proxy's mistake, or somebody's replay."""
     with pytest.raises(TransferParamsError, match="decode node, and this is a prefill node"):
         find({FIELD: SIGNED}, role="prefill")
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_that_sends_and_receives_takes_legs_of_either_role(role: Role) -> None:
+    params = replace(PARAMS, role=role)
+    body = json.dumps({FIELD: sign(params, SECRET)}).encode()
+
+    assert verified_params(body, ("prefill", "decode"), SECRET) == params
 
 
 def test_two_transfers_in_one_body_are_refused() -> None:
