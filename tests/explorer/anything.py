@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tests.explorer.local import NEWEST, Outcome
-from tests.explorer.scope import FIRST, Event, Label, label
+from tests.explorer.scope import FIRST, Event, Label, label, place_of
 from tests.explorer.sides import DEAD, Sides
 
 # The ranks and the writes in one number: [ first + FEW | second + FEW | … | writes ], of equal size; the dead are
 # negative.
-BITS, FEW = 64, 8
+BITS, LEAST, FEW = 64, 16, 8
 ALWAYS = 1  # a message that is in every mail
 
 Key: TypeAlias = int
@@ -38,7 +38,7 @@ class Move(NamedTuple):
     delta: int  # to the key, writes apart
     sent: Mail
     said: tuple[Message, ...]  # the same, in order
-    outcome: Outcome | None  # only where it changes the writes as well
+    outcome: Outcome | None  # only where it changes the writes or a node's scheduler as well
 
 
 class WriteMove(NamedTuple):
@@ -62,11 +62,11 @@ class Events:
         # The same and what needs no message, without names. `needs`: any of these messages will do.
         self.echoes: dict[Mail, Mail] = {}  # sent → needs; nothing changes
         self.changes: dict[tuple[int, Mail], Mail] = {}  # delta, sent → needs
-        self.loud: list[tuple[int, Mail, Outcome]] = []  # delta, sent; the writes change as well
+        self.loud: list[tuple[Move, Mail]] = []  # move, needs; the writes or a node's scheduler change as well
 
     def add(self, needs: Mail, move: Move) -> None:
         if move.outcome is not None:
-            self.loud.append((move.delta, move.sent, move.outcome))
+            self.loud.append((move, needs))
         elif move.delta:
             self.changes[move.delta, move.sent] = self.changes.get((move.delta, move.sent), 0) | needs
         elif move.sent:
@@ -84,9 +84,9 @@ class Anything:
         self._moves: dict[tuple[str, int], list[Move]] = {}
         self._known_events: dict[tuple[str, int], Events] = {}
         self._seen: dict[tuple[str, int, Event], Move] = {}
-        self._after_crash: dict[tuple[str, int, int], int] = {}
+        self._after_crash: dict[tuple[object, ...], int] = {}
         self._write_moves: dict[tuple[object, ...], list[WriteMove]] = {}
-        width = BITS // (len(self.places) + 1)
+        width = max(BITS // (len(self.places) + 1), LEAST)
         self._field = (1 << width) - 1
         self._shifts = [width * place for place in range(len(self.places), 0, -1)]
         self.unit = {place: 1 << shift for place, shift in zip(self.places, self._shifts, strict=True)}
@@ -102,7 +102,8 @@ class Anything:
     def fits(self) -> bool:
         """Whether every number so far has had room in its field."""
         sides = self.sides
-        return max(len(sides.p.facts) + FEW, len(sides.d.facts) + FEW, len(sides.writes.known)) <= self._field
+        states = max(len(local.facts) for local in (sides.p, sides.d, sides.nodes))
+        return max(states + FEW, len(sides.writes.known)) <= self._field
 
     def initial(self) -> Key:
         """All processes have just started."""
@@ -124,29 +125,49 @@ class Anything:
         found = []
         for (place, _), events in zip(living, everyone, strict=True):
             found += [(key + delta, mail | sent) for (delta, sent), needs in events.changes.items() if mail & needs]
-            for delta, sent, outcome in events.loud:
-                if not (outcome.submitted and self.sides.is_sending(writes, place)):
-                    found.append((key + delta + self.sides.writes.after(writes, outcome) - writes, mail | sent))
+            for move, needs in events.loud:
+                assert move.outcome is not None, "that is what makes it loud"
+                if not mail & needs or (move.outcome.submitted and self.sides.is_sending(writes, place)):
+                    continue
+                if (after := self.after(key, move)) is not None:
+                    found.append((after, mail | move.sent))
         if writes:
             for write in self.write_moves(numbers, writes):
                 move = self.sees(write, numbers)
-                found.append((key + move.delta + write.writes - writes, mail | move.sent))
+                if (after := self.after(key + write.writes - writes, move)) is not None:
+                    found.append((after, mail | move.sent))
         found += [(after, mail) for _, after in self._crashes(numbers, writes)]
         return mail, found
+
+    def after(self, key: Key, move: Move) -> Key | None:
+        """Return the state after a move; `None` if a node's scheduler would not let it happen."""
+        outcome = move.outcome
+        if outcome is None:
+            return key + move.delta
+        numbers, writes = self.unpack(key)
+        after = key + move.delta
+        if outcome.submitted or outcome.fenced:
+            after += self.sides.writes.after(writes, outcome) - writes
+        if outcome.effects and (node := self.sides.scene.node_of(place_of(outcome.incarnation))):
+            before = numbers[self.places.index(node)]
+            there = self.sides.nodes.react(before, outcome.effects)
+            if there is None:
+                return None
+            after += (there - before) * self.unit[node]
+        return after
 
     def label(self, key: Key, mail: Mail, after: Key) -> Label:
         """Name an event that leads from a state with this mail to another one."""
         numbers, writes = self.unpack(key)
         for place, number in zip(self.places, numbers, strict=True):
             for move in self.moves_of(place, number) if number > DEAD else ():
-                new = writes if move.outcome is None else self.sides.writes.after(writes, move.outcome)
-                if key + move.delta + new - writes == after:
+                if self.after(key, move) == after:
                     return move.label
             for needs, move in self._events(place, number, mail).arrivals if number > DEAD else ():
-                if mail & needs and key + move.delta == after:
+                if mail & needs and self.after(key, move) == after:
                     return move.label
         for write in self.write_moves(numbers, writes):
-            if key + self.sees(write, numbers).delta + write.writes - writes == after:
+            if self.after(key + write.writes - writes, self.sees(write, numbers)) == after:
                 return write.label
         return next(what for what, there in self._crashes(numbers, writes) if there == after)
 
@@ -158,7 +179,8 @@ class Anything:
             moves = [
                 self._move(step.label, side, number, step.outcome)
                 for step in steps
-                if self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered")
+                if (self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered"))
+                and f"{step.label.where[0]} {step.label.what}" not in self.sides.scene.left_out
             ]
             self._moves[key] = [move for move in moves if move.delta or move.sent or move.outcome]
         return self._moves[key]
@@ -198,7 +220,8 @@ class Anything:
                 self._bits[message] = 1 << len(self.messages)
                 self.messages.append(message)
             mail |= self._bits[message]
-        touches = outcome if outcome.submitted or outcome.fenced else None
+        coupled = outcome.effects and self.sides.scene.node_of(place_of(outcome.incarnation))
+        touches = outcome if outcome.submitted or outcome.fenced or coupled else None
         return Move(what, (outcome.state - number) * self.unit[side], mail, outcome.sent, touches)
 
     def _events(self, side: str, number: int, mail: Mail) -> Events:
@@ -220,17 +243,22 @@ class Anything:
 
     def _crashes(self, numbers: Sequence[int], writes: int) -> Iterator[tuple[Label, Key]]:
         sides = self.sides
-        for place, number in zip(self.places, numbers, strict=True):
-            rest = self.pack([0 if other == place else n for other, n in zip(self.places, numbers, strict=True)], 0)
-            if number <= DEAD:
-                fresh = sides.fresh(place, FIRST[place] + 1, number)
-                yield label(place, "restart"), rest + fresh * self.unit[place] + writes
-            elif sides.may_crash(place) and sides.local(place).facts[number].incarnation == FIRST[place]:
-                key = (place, number, writes)
+        for process in sides.scene.processes:
+            place, which = process[0], [self.places.index(one) for one in process]
+            others = self.pack([0 if index in which else n for index, n in enumerate(numbers)], 0)
+            if numbers[which[0]] <= DEAD:
+                fresh = [sides.fresh(self.places[i], FIRST.get(self.places[i], 0) + 1, numbers[i]) for i in which]
+                after = sum(number * self.unit[one] for number, one in zip(fresh, process, strict=True))
+                yield label(place, "restart"), others + after + writes
+            elif sides.scene.may_crash(place) and sides.local(place).facts[numbers[which[0]]].incarnation == FIRST[place]:
+                key = (place, *(numbers[i] for i in which), writes)
                 if key not in self._after_crash:
-                    self._after_crash[key] = sides.after_crash(writes, place, number)
-                dead = sides.die(place, number)
-                yield label(place, "crash"), rest + dead * self.unit[place] + self._after_crash[key]
+                    left = writes
+                    for one in process:
+                        left = sides.after_crash(left, one, numbers) if one in FIRST else left
+                    self._after_crash[key] = left
+                after = sum(sides.die(self.places[i], numbers[i]) * self.unit[self.places[i]] for i in which)
+                yield label(place, "crash"), others + after + self._after_crash[key]
 
 
 def split(mail: Mail) -> Iterator[Mail]:

@@ -13,6 +13,7 @@ from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransf
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
+from tests.explorer.node import OWN
 from tests.explorer.scope import (
     FIRST,
     HELLO,
@@ -40,9 +41,10 @@ class Wanted:
 
     stage: str = "new"  # watched, prepared, zeroed, over
     cancelled: bool = False
-    block: int = 0
+    block: int = 0  # the last one
+    table: list[int] = field(default_factory=list)  # those that are reserved, in prompt order
     open: bool = False  # between allocation and close: the peer may write here
-    content: list[str] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)  # likewise
     outcomes: list[str] = field(default_factory=list)  # what the scheduler has been told
 
 
@@ -67,9 +69,10 @@ class DecodeSide:
         self.engines: list[str] = []  # alive
         self.made = 0
         self.fences: list[str] = []
-        self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names}
+        self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names_at(self.place)}
         self.verifying: list[ConsumerTransfer] = []
         self.may_flip = scene.verify
+        self.effects: list[Event] = []
         self.trouble = ""
         self._make_engines()
 
@@ -98,7 +101,7 @@ class DecodeSide:
         elif wanted.stage != "over" and not wanted.cancelled:
             yield "cancel", name
             if wanted.stage == "watched" and self._block_for(name):
-                yield "prepare", name
+                yield from (("prepare", name, lead) for lead in self.scene.leads(self.place) or (0,))
         if wanted.stage == "prepared":
             yield "zeroed", name
         if self.may_flip and right(name) in wanted.content:
@@ -125,25 +128,29 @@ class DecodeSide:
 
     def _on_watch(self, name: str) -> None:
         self.wanted[name].stage = "watched"
-        flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.prefill]
+        flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.peers_of(self.place)]
         self.gather.watch(name, name + AT, flows, 0.0)
         self.machine.announce()
 
-    def _on_prepare(self, name: str) -> None:
-        wanted = self.wanted[name]
+    def _on_prepare(self, name: str, lead: int) -> None:
+        wanted, tokens = self.wanted[name], 16 * len(self.scene.right(name))
         wanted.block = self._block_for(name)
-        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.parts
-        self.gather.prepare(name + AT, 1, BlockReservation(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
+        wanted.table = [lead, wanted.block] if lead == OWN else [wanted.block]
+        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * (self.parts * len(wanted.table))
+        self.effects.append(("allocate", lead))
+        first_token = tokens - 16 * len(wanted.table)
+        self.gather.prepare(name + AT, 1, BlockReservation(tokens, first_token, [wanted.table], prompt_hash(name)), 0.0)
 
     def _on_zeroed(self, name: str) -> None:
         wanted = self.wanted[name]
         wanted.stage = "zeroed"
         if wanted.open:
-            wanted.content = ["empty"] * self.parts
+            wanted.content = ["empty"] * len(wanted.content)
         self.gather.zeroed([name + AT], 0.0)
 
     def _on_cancel(self, name: str) -> None:
         self.wanted[name].cancelled = True
+        self.effects.append(("leave",))
         self.gather.cancel(name + AT, 0.0)
 
     def _on_fence(self, engine: str) -> None:
@@ -153,12 +160,12 @@ class DecodeSide:
 
     def _on_land(self, name: str, block: int, part: int, content: str) -> None:
         wanted = self.wanted[name]
-        if not wanted.open or wanted.block != block:
+        if not wanted.open or block not in wanted.table:
             taken = block in (other.block for other in self.wanted.values())
             by_now = ", to another request by now" if taken else ""
             self.trouble = f"I3: a write landed in a block that had been given back{by_now}"
         elif wanted.content:
-            wanted.content[part] = content
+            wanted.content[part * len(wanted.table) + wanted.table.index(block)] = content
 
     def _on_verify(self, flow: str) -> None:
         transfer = self.verifying.pop(0)  # there is one thread
@@ -226,13 +233,15 @@ class DecodeSide:
             outcome = "loaded" if resolved.ok else "failed" if resolved.reserved else "lost"
             name = resolved.request_id.removesuffix(AT)
             self._resolve(name, outcome)
+            self.effects.append((outcome,))
             if resolved.commit and self.scene.samples and resolved.commit.first != first_token(name):
                 self.trouble = "I8: the request starts without the token that P sampled, or with another one"
         for request_id in gather.closed:
             wanted = self.wanted[request_id.removesuffix(AT)]
             if not wanted.open:
                 self.trouble = self.trouble or "the blocks were given back twice, or were never reserved"
-            wanted.open, wanted.block, wanted.content = False, 0, []
+            wanted.open, wanted.block, wanted.table, wanted.content = False, 0, [], []
+            self.effects.append(("closed",))
         for output in (
             machine.fences,
             machine.to_verify,
@@ -257,7 +266,7 @@ class DecodeSide:
             self.trouble = "I4: the request resumed before every layer had arrived"
         elif "flipped" in wanted.content:
             self.trouble = "digest: the request resumed on a flipped byte"
-        elif wanted.content != [right(name)] * self.parts:
+        elif wanted.content != self.scene.right(name)[-len(wanted.table) :] * self.parts:
             self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
 
     # --- what makes no difference ----------------------------------------------------------------------------------
@@ -302,7 +311,8 @@ class DecodeSide:
 
     def asks(self) -> frozenset[str]:
         names = [name for name in self.asked() if name not in self.skip]
-        return frozenset(self.scene.flow(name, peer, self.place) for name in names for peer in self.scene.prefill)
+        peers = self.scene.peers_of(self.place)
+        return frozenset(self.scene.flow(name, peer, self.place) for name in names for peer in peers)
 
     def started(self) -> frozenset[str]:
         """Transfers whose prompts P computes, as far as the scheduler has been told."""

@@ -40,7 +40,9 @@ class Found:
 
     def __init__(self, anything: Anything) -> None:
         self.all = anything
-        self.keys = array("Q", [anything.initial()])
+        self.keys: array[int] | list[int] = [anything.initial()]
+        if len(anything.places) < 4:
+            self.keys = array("Q", self.keys)
         self.numbers = {self.keys[0]: 0}
         self.frontier = [0]  # a heap: the oldest first, so that a state has most of its mail when it is looked at
         self.wrong = ""

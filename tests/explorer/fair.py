@@ -95,14 +95,14 @@ class Fair:
         return [move for _, move in sorted(found, key=lambda ranked: ranked[0])]
 
     def _do(self, key: Key, move: Move) -> Key:
-        _, writes = self._all.unpack(key)
-        after = writes if move.outcome is None else self._sides.writes.after(writes, move.outcome)
-        return self._deliver(key + move.delta + after - writes, move.said)
+        after = self._all.after(key, move)
+        return key if after is None else self._deliver(after, move.said)
 
     def _do_write(self, key: Key, write: WriteMove) -> Key:
         numbers, writes = self._all.unpack(key)
         move = self._all.sees(write, numbers)
-        return self._deliver(key + move.delta + write.writes - writes, move.said)
+        after = self._all.after(key + write.writes - writes, move)
+        return key if after is None else self._deliver(after, move.said)
 
     def _deliver(self, key: Key, sent: tuple[Message, ...]) -> Key:
         """Let everything arrive that has just been sent, and what is sent in answer."""
@@ -115,6 +115,6 @@ class Fair:
             number = numbers[self._all.places.index(message[0])]
             if number > DEAD:
                 move = self._all.arrival(number, message)
-                key += move.delta
+                key = self._all.after(key, move) or key
                 under_way.extend(move.said)
         raise UnrestError(ENDLESS)

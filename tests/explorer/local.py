@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from baton.kv_connector.protocol.messages import Body, Commit, Fail, Message, decode, encode
 from tests.explorer.decode import DecodeSide
 from tests.explorer.freeze import freeze, still
+from tests.explorer.node import Scheduler, State
 from tests.explorer.prefill import PrefillSide
-from tests.explorer.scope import Event, Numbers, Submitted
+from tests.explorer.scope import NAMES, Event, Numbers, Submitted, right
 
 NEWEST = 100  # see network.py
 Side = PrefillSide | DecodeSide
@@ -34,6 +35,7 @@ class Outcome(NamedTuple):
     seen: dict[int, int]  # newest sequence number accepted, by sender
     submitted: tuple[Submitted, ...]
     fenced: str  # engine that was destroyed, or ""
+    effects: tuple[Event, ...]  # on the scheduler of a node that sends and receives
 
 
 class Facts(NamedTuple):
@@ -109,10 +111,12 @@ class Local:
         outbox = side.machine.outbox
         sent = tuple((str(to), m.sender, m.receiver, self._bodies.number(m)) for to, m in outbox)
         outbox.clear()
+        effects = tuple(side.effects)
+        side.effects.clear()
         number, seen = self._intern(side)
         fenced = event[1] if event[0] == "fence" else ""
         return Outcome(
-            next(self._bodies.outcomes), side.machine.incarnation, number, sent, seen, tuple(submitted), fenced
+            next(self._bodies.outcomes), side.machine.incarnation, number, sent, seen, tuple(submitted), fenced, effects
         )
 
     def _intern(self, side: Side) -> tuple[int, dict[int, int]]:
@@ -135,6 +139,54 @@ class Local:
             self._stored.append(pickle.dumps(side))
             self.facts.append(_facts(side))
         return number, seen
+
+
+class Schedulers:
+    """As `Local`: all states of the nodes' schedulers that have been reached."""
+
+    def __init__(self, bodies: Bodies, scheduler: Scheduler) -> None:
+        self.facts: list[Facts] = []
+        self._bodies = bodies
+        self._scheduler = scheduler
+        self._states: list[State] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._outcomes: dict[tuple[int, Event], Outcome] = {}
+        self._after: dict[tuple[int, tuple[Event, ...]], int | None] = {}
+
+    def initial(self) -> int:
+        return self._number(self._scheduler.initial())
+
+    def run(self, state: int, event: Event) -> Outcome:
+        """Let an event happen that is the scheduler's own."""
+        if (state, event) not in self._outcomes:
+            after = self.react(state, (event,))
+            assert after is not None, "its own events are those that may happen"
+            self._outcomes[state, event] = Outcome(next(self._bodies.outcomes), 0, after, (), {}, (), "", ())
+        return self._outcomes[state, event]
+
+    def react(self, state: int, effects: tuple[Event, ...]) -> int | None:
+        """Return the state after what a machine has done to it; `None` if the scheduler would not let it happen."""
+        key = (state, effects)
+        if key not in self._after:
+            after: State | None = self._states[state]
+            for effect in effects:
+                after = after and self._scheduler.apply(after, effect)
+            self._after[key] = None if after is None else self._number(after)
+        return self._after[key]
+
+    def _number(self, state: State) -> int:
+        key = state.key()
+        if key not in self._numbers:
+            self._numbers[key] = len(self._states)
+            self._states.append(state)
+            nothing: frozenset[str] = frozenset()
+            words = {"": "garbage", "right": right(NAMES[0])}
+            contents = tuple((n, (words.get(block.content, block.content),)) for n, block in state.blocks.items())
+            events, at_rest = tuple(self._scheduler.events(state)), self._scheduler.at_rest(state)
+            self.facts.append(
+                Facts(0, events, state.problem, at_rest, nothing, contents, nothing, (), (), nothing, nothing, nothing)
+            )
+        return self._numbers[key]
 
 
 def _facts(side: Side) -> Facts:

@@ -45,6 +45,7 @@ class Source:
     request: str = "none"  # gone, running, zeroed (and not told yet), voided, held, released
     sampled: bool = False  # its first token
     block: int = 0  # while running or held; of a voided one while nothing else has been written there
+    lead: int = 0  # the block before it, if the prompt has two: of the node's prefix cache, or its own
 
 
 class PrefillSide:
@@ -65,11 +66,12 @@ class PrefillSide:
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.fan_out = machines.fan_out(self.machine)
         self.scene = scene
-        self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
-        self.pushes: dict[tuple[str, int], Push] = {}
+        self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names_at(self.place)}
+        self.pushes: dict[tuple[str, int, int], Push] = {}
         self.digesting: list[ProducerTransfer] = []
-        self.samples = scene.samples and self.place == scene.prefill[-1]
+        self.samples = scene.samples_at(self.place)
         self.wrong_prompt = scene.other_prompt and self.place == scene.prefill[-1]
+        self.effects: list[Event] = []
         self.trouble = ""
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ class PrefillSide:
         for name, source in self.sources.items():
             found += [(event, name) for event in self._events_of(source)]
             if source.request == "none" and self._block_for(name):
-                found.append(("start", name))
+                found += [("start", name, lead) for lead in self.scene.leads(self.place) or (0,)]
             if any(flow not in self.machine.tombstones for flow in self._flows(name)):
                 found.append(("cancel", name))
         found += [("push", flow) for flow in self.machine._pushable]
@@ -122,17 +124,19 @@ class PrefillSide:
         kept = any(source.request in ("running", "zeroed", "held") for source in self.sources.values())
         return not self.machine.transfers and not self.pushes and not self.digesting and not kept
 
-    def _on_start(self, name: str) -> None:
+    def _on_start(self, name: str, lead: int) -> None:
         source = self.sources[name]
         block = self._block_for(name)
         for other in self.sources.values():
             if other.block == block:  # it was preempted: now its block is written to
                 other.block, other.content = 0, ["garbage"] * self.scene.layers
-        source.request, source.block = "running", block
-        prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name), samples=self.samples)
+        source.request, source.block, source.lead = "running", block, lead
+        self.effects.append(("start", lead))
+        blocks = [lead, block] if lead else [block]
+        prompt = Prompt(16 * len(blocks), len(blocks), b"another" if self.wrong_prompt else prompt_hash(name), samples=self.samples)
         flows = [(flow, self.scene.prefill_ranks) for flow in self._flows(name)]
         self.fan_out.start(name, name + AT, flows, prompt, 0.0)
-        self.fan_out.add_source_blocks(name + AT, [source.block])
+        self.fan_out.add_source_blocks(name + AT, blocks)
 
     def _on_abandon(self, name: str) -> None:
         self.sources[name].request = "gone"
@@ -146,7 +150,8 @@ class PrefillSide:
         content = self.sources[name].content
         layer = content.index("unwritten")
         content[layer] = "garbage" if self.wrong_prompt else right(name)
-        self.fan_out.ready(name + AT, layer, 1, 0.0)
+        self.effects.append(("ready", self.sources[name].lead))
+        self.fan_out.ready(name + AT, layer, len(self.scene.right(name)), 0.0)
 
     def _on_sample(self, name: str) -> None:
         self.sources[name].sampled = True
@@ -154,6 +159,7 @@ class PrefillSide:
 
     def _on_void(self, name: str) -> None:
         self.sources[name].request = "voided"
+        self.effects.append(("drop", self.sources[name].lead))
         self.fan_out.void(name + AT, "preempted", 0.0)
 
     def _on_hear(self, name: str) -> None:
@@ -177,14 +183,15 @@ class PrefillSide:
         if push is None:
             return []
         piece, reservation = push.pieces[0], push.transfer.reservation
-        handle = (push.transfer.transfer_id, piece.layer)
+        handle = (push.transfer.transfer_id, piece.layer, piece.start)
         assert reservation is not None, "only what is reserved is pushed"
         assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
-        source, target = push.transfer.source_blocks[0][piece.start], reservation.blocks[0][piece.start]
+        before = reservation.first_token // 16
+        source, target = push.transfer.source_blocks[0][before + piece.start], reservation.blocks[0][piece.start]
         return [Submitted(handle, transfer_id_of_flow(handle[0]), reservation.engine, source, target, piece.layer)]
 
-    def _on_done(self, handle: tuple[str, int], ok: bool) -> None:
+    def _on_done(self, handle: tuple[str, int, int], ok: bool) -> None:
         self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
 
     def _on_digest(self, flow: str) -> None:
@@ -204,11 +211,17 @@ class PrefillSide:
 
     def _let_go(self, name: str, request: str) -> None:
         source = self.sources[name]
-        source.request, source.block, source.content = request, 0, ["garbage"] * len(source.content)
+        source.request, source.content = request, ["garbage"] * len(source.content)
+        self._drop(source)
         source.sampled = False
 
+    def _drop(self, source: Source) -> None:
+        if source.block:
+            self.effects.append(("drop", source.lead))
+        source.block = source.lead = 0
+
     def _flows(self, name: str) -> list[str]:
-        return [self.scene.flow(name, self.place, target) for target in self.scene.decode]
+        return [self.scene.flow(name, self.place, target) for target in self.scene.peers_of(self.place)]
 
     def _block_for(self, name: str) -> int:
         taken = {source.block for source in self.sources.values() if source.request != "voided"}
@@ -268,7 +281,8 @@ class PrefillSide:
             if source.request in ("running", "zeroed", "voided"):
                 self._on_hold(name)
                 self._hear()
-            source.block, source.content = 0, ["garbage"] * self.scene.layers
+            source.content = ["garbage"] * self.scene.layers
+            self._drop(source)
         elif not is_read:
             # It has ended: what its request does from now on, and whether there is one, is of interest to nobody.
             if source.request in ("running", "zeroed", "voided"):
@@ -289,6 +303,9 @@ class PrefillSide:
     def contents(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """Content of each source block, per layer."""
         held = {source.block: tuple(source.content) for source in self.sources.values()}
+        for name, source in self.sources.items():
+            own = (right(self.scene.names[0]) if one == right(name) else one for one in source.content)
+            held.setdefault(source.lead, tuple(own))
         return tuple((block, held.get(block, ("garbage",) * self.scene.layers)) for block in self.scene.blocks)
 
     def lacks(self) -> frozenset[str]:

@@ -37,6 +37,9 @@ URGENT: tuple[tuple[str, str], ...] = (
     ("P", "hold"),
     ("D", "prepare"),
     ("D", "zeroed"),
+    ("B", "write"),
+    ("B", "schedule"),
+    ("B", "end"),
 )
 RANK = {name: rank for rank, name in enumerate(URGENT)}
 # When nothing is left to do by itself, in this order.

@@ -11,6 +11,7 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.protocol.messages import Hello, Rank, SampledToken
+from tests.explorer.node import Scheduler
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
 # the incarnation of its first process; those that follow it there count up.
@@ -53,6 +54,7 @@ class Scene:
     zeroes_first: bool = False  # P's device zeroes the blocks of a preempted prompt before P's connector hears of it
     verify: bool = False  # commits carry digests, and a byte on D may flip once
     samples: bool = False  # the last prefill rank samples the first token, and commits carry it
+    left_out: frozenset[str] = frozenset()  # events of the sides over any network, as "P cancel": other scenes have them
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
 
     @property
@@ -72,6 +74,45 @@ class Scene:
     @property
     def places(self) -> tuple[str, ...]:
         return (*self.prefill, *self.decode)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes whose scheduler has a state of its own, see both_ways.py."""
+        return ()
+
+    @property
+    def processes(self) -> tuple[tuple[str, ...], ...]:
+        """Which places, and which node's scheduler, live and die together."""
+        return tuple((place,) for place in self.places)
+
+    def may_crash(self, place: str) -> bool:
+        """Whether the process at a place may die, once."""
+        if place in self.prefill:
+            return self.crashes_p > 0 and place == self.prefill[-1]
+        return self.crashes_d > 0 and place == self.decode[-1]
+
+    def names_at(self, place: str) -> tuple[str, ...]:  # noqa: ARG002  # all of them everywhere
+        """Return the transfers that a place has a part in."""
+        return self.names
+
+    def peers_of(self, place: str) -> tuple[str, ...]:
+        return self.decode if place in self.prefill else self.prefill
+
+    def samples_at(self, place: str) -> bool:
+        """Whether commits from a prefill rank carry the first token."""
+        return self.samples and place == self.prefill[-1]
+
+    def node_of(self, place: str) -> str:  # noqa: ARG002  # nowhere
+        """Return the node whose scheduler a place's events change as well, if any."""
+        return ""
+
+    def leads(self, place: str) -> tuple[int, ...]:  # noqa: ARG002  # nowhere
+        """Return the blocks any of which a prompt may have before its own; none: it has one block."""
+        return ()
+
+    def right(self, name: str) -> list[str]:
+        """Return the content of a request's blocks when its KV is there, in prompt order."""
+        return [right(name)]
 
     def flow(self, name: str, source: str, target: str) -> str:
         """Return the id of the flow of a transfer between two places."""
@@ -135,12 +176,13 @@ class Machines(NamedTuple):
     consumer: type[Consumer] = Consumer
     fan_out: type[FanOut] = FanOut
     gather: type[Gather] = Gather
+    scheduler: type[Scheduler] = Scheduler
 
 
 class Submitted(NamedTuple):
     """A push that the machine has allowed: the write itself comes later."""
 
-    handle: tuple[str, int]  # flow and layer
+    handle: tuple[str, int, int]  # flow, layer, place of the block in the prompt
     owner: str  # transfer
     engine: str
     source: int  # block on P

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tests.explorer.decode import DecodeSide
-from tests.explorer.local import Bodies, Facts, Local, Outcome
+from tests.explorer.local import Bodies, Contents, Facts, Local, Outcome, Schedulers
 from tests.explorer.prefill import PrefillSide
 from tests.explorer.scope import FIRST, Event, Label, Machines, Scene, label, place_of
 from tests.explorer.writes import Stage, Write, Writes, destroy, orphan, read
@@ -36,17 +36,20 @@ class Sides:
 
     def __init__(self, scene: Scene, machines: Machines = Machines()) -> None:  # noqa: B008  # it does not change
         self.scene = scene
-        self.places = scene.places
+        self.places = (*scene.places, *scene.nodes)
         self.bodies = Bodies()
         self.p, self.d = Local(self.bodies), Local(self.bodies)
         self.writes = Writes()
         self._machines = machines
+        self.nodes = Schedulers(self.bodies, machines.scheduler())
         self._locals = {place: self.p if place in scene.prefill else self.d for place in scene.places}
         self._done: list[tuple[str, ...]] = [()]  # what a dead D had asked for; D is -1, -2, … accordingly
         self._steps: dict[tuple[str, int], list[Step]] = {}
 
     def fresh(self, place: str, incarnation: int = 0, dead: int = DEAD) -> int:
         """Return the state of a process that has just started, perhaps where another one has died."""
+        if place in self.scene.nodes:
+            return self.nodes.initial()
         incarnation = incarnation or FIRST[place]
         if place in self.scene.prefill:
             return self.p.number(PrefillSide(self.scene, self._machines, incarnation))
@@ -54,18 +57,18 @@ class Sides:
 
     def die(self, place: str, number: int) -> int:
         """Return the state of a process that has died. A D's successor asks for what D had not asked for, or for all."""
-        done = () if self.scene.asks_again else self.local(place).facts[number].asked
+        done = () if self.scene.asks_again or place not in self.scene.decode else self.local(place).facts[number].asked
         if done not in self._done:
             self._done.append(done)
         return -1 - self._done.index(done)
 
-    def local(self, place: str) -> Local:
+    def local(self, place: str) -> Local | Schedulers:
         """Return the states of the ranks of one node."""
-        return self._locals[place]
+        return self.nodes if place in self.scene.nodes else self._locals[place]
 
     def facts(self, place: str, number: int) -> Facts | None:
         """What is known of a process; `None` if it is dead."""
-        return None if number <= DEAD else self._locals[place].facts[number]
+        return None if number <= DEAD else self.local(place).facts[number]
 
     def known(self, numbers: Sequence[int]) -> dict[str, Facts | None]:
         return {place: self.facts(place, number) for place, number in zip(self.places, numbers, strict=False)}
@@ -96,20 +99,14 @@ class Sides:
         there = known[place_of(peer)]
         return there is not None and there.incarnation == peer and silence.where in there.peers
 
-    def may_crash(self, place: str) -> bool:
-        """Whether a process may die, once."""
-        mates, crashes = (
-            (self.scene.prefill, self.scene.crashes_p)
-            if place in self.scene.prefill
-            else (self.scene.decode, self.scene.crashes_d)
-        )
-        return crashes > 0 and place == mates[-1]
-
-    def after_crash(self, writes: int, place: str, number: int) -> int:
-        """Return the writes after a process has died."""
-        facts, known = self.local(place).facts[number], self.writes.known[writes]
+    def after_crash(self, writes: int, place: str, numbers: Sequence[int]) -> int:
+        """Return the writes after the process at a place has died; `numbers`: of its last state, by place."""
+        known = self.writes.known[writes]
         if place in self.scene.prefill:
-            return self.writes.number(orphan(known, facts.incarnation, facts.source))
+            facts = self.known(numbers)
+            p = facts[place]
+            assert p is not None, "it has lived"
+            return self.writes.number(orphan(known, p.incarnation, self._source(place, facts)))
         return self.writes.number(destroy(known, lambda engine: _place_of_engine(engine) != place))
 
     def write_steps(self, writes: int, known: Known) -> Iterator[WriteStep]:
@@ -118,9 +115,14 @@ class Sides:
         for write in under_way:
             yield from self._of_write(write, [other for other in under_way if other is not write], known)
 
+    def _source(self, place: str, known: Known) -> Contents:
+        """What a prefill rank's pushes find in its blocks, the shared ones of its node among them; nothing if it is dead."""
+        p, node = known[place], known.get(self.scene.node_of(place))
+        return (*p.source, *(node.source if node else ())) if p else ()
+
     def _of_write(self, write: Write, rest: list[Write], known: Known) -> Iterator[WriteStep]:
         source, target = place_of(write.writer), _place_of_engine(write.engine)
-        p, d = known[source], known[target]
+        d = known[target]
         is_open = d is not None and write.engine in d.engines
         stage, what = write.stage, (write.writer, write.owner, write.layer, write.engine)
         number = self.writes.number
@@ -128,9 +130,9 @@ class Sides:
             after = number([*rest, write._replace(stage=Stage.FLYING if is_open else Stage.DOOMED)])
             yield WriteStep(label("write", "submit", *what), after, "", ())
         if stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN):
-            content = write.content or read(p.source if p else (), write.source, write.layer)
+            content = write.content or read(self._source(source, known), write.source, write.layer)
             landed = write._replace(stage=Stage.LANDED) if stage is Stage.FLYING else write
-            part = self.scene.prefill.index(source) * self.scene.layers + write.layer
+            part = self.scene.peers_of(target).index(source) * self.scene.layers + write.layer
             event = ("land", write.owner, write.target, part, content)
             yield WriteStep(label("write", "land", *what, stage), number([*rest, landed]), target, event)
         if stage is Stage.LANDED:

@@ -124,11 +124,11 @@ class World:
             fresh = self.sides.fresh(P, FIRST[P] + first.crash_p - left.crash_p)
             yield label(P, "restart"), (fresh, d, self.network.restarted(net, P), writes, budget)
         elif (after := self.budget.spend(budget, "crash_p")) != SPENT:
-            yield label(P, "crash"), (DEAD, d, net, self.sides.after_crash(writes, P, p), after)
+            yield label(P, "crash"), (DEAD, d, net, self.sides.after_crash(writes, P, (p, d)), after)
         if d <= DEAD:
             fresh = self.sides.fresh(D, FIRST[D] + first.crash_d - left.crash_d, d)
             yield label(D, "restart"), (p, fresh, self.network.restarted(net, D), writes, budget)
         elif (after := self.budget.spend(budget, "crash_d")) != SPENT:
-            doomed = self.sides.after_crash(writes, D, d)
+            doomed = self.sides.after_crash(writes, D, (p, d))
             for queued in self.network.crashed(net):
                 yield label(D, "crash"), (p, self.sides.die(D, d), queued, doomed, after)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from tests.explorer.local import Contents, Outcome
 
-Handle: TypeAlias = tuple[str, int]  # flow and layer
+Handle: TypeAlias = tuple[str, int, int]  # flow, layer, place of the block in the prompt
 
 
 class Stage(IntEnum):
@@ -95,4 +95,4 @@ def orphan(writes: Iterable[Write], writer: int, contents: Contents) -> tuple[Wr
 
 
 def _order(write: Write) -> tuple[object, ...]:
-    return (*write[:1], write.handle or ("", 0), *write[2:])
+    return (*write[:1], write.handle or ("", 0, 0), *write[2:])
