@@ -27,6 +27,9 @@ class BenchError(Exception):
     """A benchmark cannot go on; the message is for the person who asked."""
 
 
+FAILURES: Final = (BenchError, ForkServerError, LoadtestError, WireError)  # told in a sentence
+
+
 class Spread(NamedTuple):
     """A figure over the rounds: the middle says how much, the ends say how sure."""
 
@@ -87,7 +90,7 @@ def run(name: str, measure: Callable[[], int], *also: type[Exception]) -> int:
 
     2 where it was asked for what cannot be; `also`: further errors that are told in a sentence.
     """
-    told: tuple[type[Exception], ...] = (BenchError, ForkServerError, LoadtestError, WireError, *also)
+    told: tuple[type[Exception], ...] = (*FAILURES, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return measure()

@@ -20,7 +20,8 @@ NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
 
-    `kernel_blocks` to `sections` say how a block may be divided; see `baton.kv_connector.layout.regions.Region`.
+    `kernel_blocks` to `sections`, and `state_parts`, say how a block may be divided; see
+    `baton.kv_connector.layout.regions.Region`.
     """
 
     name: Name
@@ -37,12 +38,15 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: int = 0  # tokens that a token reads; 0: all; negative: those of its chunk of so many
     places: int = 1  # scheduler blocks of tokens in one of its blocks
     drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
+    state_parts: Annotated[
+        tuple[tuple[int, int], ...], msgspec.Meta(max_length=512)
+    ] = ()  # of a recurrent layer's state
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What must be equal on both sides for KV bytes to mean the same thing; for block sizes see `differences`."""
 
-    weights: Word  # digest of configuration and weight files, or the hub revision
+    weights: Word  # digest of configuration and weight files, or the hub revision; and of `--hf-overrides`
     dtype: Word
     kv_cache_dtype: Word
     quantization: Word
@@ -65,6 +69,7 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     # Since the node's process began, over all streams: times between two tokens. None where vLLM does not say.
     inter_token_count: Count | None = None
     inter_token_sum_s: float | None = None
+    answers: Count | None = None  # streams whose first token was among all that; by the same process
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):

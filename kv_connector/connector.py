@@ -251,6 +251,11 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         if self._scheduler is not None:
             self._scheduler.add_request(request)
 
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """D's layers with attention may have more of a prompt cached than its recurrent layers have a state for: the state comes from P."""
+        return isinstance(self._scheduler, DecodeScheduler)
+
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens will come from a prefill node."""
         if isinstance(self._scheduler, DecodeScheduler):

@@ -56,13 +56,17 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
                 "cache groups: an MTP drafter has, if the model has one"
             )
         return
-    parallel = vllm_config.parallel_config
-    if parallel.tensor_parallel_size * parallel.pipeline_parallel_size > 1:
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise ConfigError(
-            "recurrent layers (Mamba, GDN) are handed off between engines of one rank each: start both nodes with tensor- "
-            "and pipeline-parallel sizes of 1"
+            "recurrent layers (Mamba, GDN) have not been tried with pipeline stages: use tensor parallelism"
         )
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
+    unit = getattr(vllm_config.cache_config, "prefix_match_unit", None)  # younger than our oldest version
+    if unit and any(group.is_state and not group.is_single for group in groups):
+        raise ConfigError(
+            "--prefix-match-unit lets a cached prefix end within a block, whose state vLLM copies as it goes on: it has not been "
+            "tried with recurrent layers (Mamba, GDN): leave it out"
+        )
     if getattr(vllm_config.cache_config, "use_replayssm", False):  # younger than our oldest version
         raise ConfigError("--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out")

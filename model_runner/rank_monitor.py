@@ -41,11 +41,7 @@ class RankMonitor:
     """The first rank's end."""
 
     def __init__(self, host: str, secret: ClusterSecret) -> None:
-        """Listen on a port of the system's choice.
-
-        Raises:
-            OSError: the address is not this host's.
-        """
+        """Listen on a port of the system's choice. Raises `OSError`: the address is not this host's."""
         self._secret = secret
         self._listening = socket.create_server((host, 0))
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
@@ -196,11 +192,7 @@ def _proof(key: bytes, said: bytes) -> bytes:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes.
-
-    Raises:
-        OSError: the other side hung up, or was too slow.
-    """
+    """Return so many bytes. Raises `OSError`: the other side hung up, or was too slow."""
     received = b""
     while len(received) < size:
         part = connection.recv(size - len(received))

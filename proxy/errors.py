@@ -138,6 +138,7 @@ class FailureKind(StrEnum):
     DISCONNECT = "disconnect"  # the connection ended before the answer did
     TIMEOUT = "timeout"  # silence: no connection, or no answer, in time
     STATUS = "status"  # a 5xx
+    UNFETCHED = "unfetched"  # a 5xx where the prompt's items stand elsewhere: vLLM says 500 of what it cannot fetch
     BUSY = "busy"  # 408 or 429: another node may be better at it
     REFUSED = "refused"  # any other 4xx
     EMPTY = "empty"  # a 200 without a body

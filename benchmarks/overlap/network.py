@@ -9,6 +9,7 @@ that those of a maker that was killed are found and removed by the next one.
 import os
 import re
 import subprocess
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,24 +24,20 @@ DATA_DEVICE: Final = "data"  # its name in both namespaces
 _HTTP_DEVICE: Final = "http"
 _CLIENT: Final = {PREFILL_HTTP: "198.18.0.1", DECODE_HTTP: "198.18.0.5"}
 _PREFIX: Final = "baton-overlap-"
-_FOLDER: Final = Path("/run/netns")
-_DEVICES: Final = Path("/sys/class/net")
+FOLDER: Final = Path("/run/netns")
+DEVICES: Final = Path("/sys/class/net")
 
 
 class NetworkError(BenchError):
     """The namespaces cannot be had; the message is for the person who asked."""
 
 
-class Network:
-    """The namespaces; removed on leaving the `with` block, and with them every device."""
-
-    def __init__(self) -> None:
-        own = f"{_PREFIX}{os.getpid()}"
-        self.prefill, self.decode = f"{own}-p", f"{own}-d"
+class Namespaces(ABC):
+    """Network namespaces; removed on leaving the `with` block, and with them every device."""
 
     def __enter__(self) -> Self:
         refuse_unprivileged(os.geteuid())
-        _remove_orphans()
+        self._remove_orphans()
         try:
             self._make()
         except NetworkError:
@@ -51,38 +48,65 @@ class Network:
     def __exit__(self, *_: object) -> None:
         self._remove()
 
+    @abstractmethod
+    def _remove_orphans(self) -> None:
+        """Remove what killed processes left behind."""
+
+    @abstractmethod
+    def _make(self) -> None: ...
+
+    @abstractmethod
+    def _remove(self) -> None: ...
+
+
+class Network(Namespaces):
+    """The two."""
+
+    def __init__(self) -> None:
+        own = f"{_PREFIX}{os.getpid()}"
+        self.prefill, self.decode = f"{own}-p", f"{own}-d"
+
     def throttle(self, mbit_s: int) -> None:
         """Limit the data link in both directions; 0 lifts the limit.
 
         A smaller burst would cost 0.65 of a core at 1 Gbit/s and hide the overlap.
         """
         for space in (self.prefill, self.decode):
-            _run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root pfifo limit 1000")  # forget the old bucket
+            run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root pfifo limit 1000")  # forget the old bucket
             if mbit_s:
                 bucket = f"tbf rate {mbit_s}mbit burst 256kb latency 400ms"
-                _run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root {bucket}")
+                run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root {bucket}")
             else:
-                _run(f"tc -n {space} qdisc delete dev {DATA_DEVICE} root")
+                run(f"tc -n {space} qdisc delete dev {DATA_DEVICE} root")
 
     def _make(self) -> None:
         for space, address in ((self.prefill, PREFILL_HTTP), (self.decode, DECODE_HTTP)):
             here = _device_of(space)
-            _run(f"ip netns add {space}")
-            _run(f"ip -n {space} link set lo up")
-            _run(f"ip link add {here} type veth peer name {_HTTP_DEVICE} netns {space}")
-            _run(f"ip addr add {_CLIENT[address]}/30 dev {here}")
-            _run(f"ip link set {here} up")
+            run(f"ip netns add {space}")
+            run(f"ip -n {space} link set lo up")
+            run(f"ip link add {here} type veth peer name {_HTTP_DEVICE} netns {space}")
+            run(f"ip addr add {_CLIENT[address]}/30 dev {here}")
+            run(f"ip link set {here} up")
             _up(space, _HTTP_DEVICE, address)
-        _run(f"ip -n {self.prefill} link add {DATA_DEVICE} type veth peer name {DATA_DEVICE} netns {self.decode}")
+        run(f"ip -n {self.prefill} link add {DATA_DEVICE} type veth peer name {DATA_DEVICE} netns {self.decode}")
         _up(self.prefill, DATA_DEVICE, PREFILL_DATA)
         _up(self.decode, DATA_DEVICE, DECODE_DATA)
 
     def _remove(self) -> None:
         for space in (self.prefill, self.decode):
-            if (_DEVICES / _device_of(space)).exists():  # at once: with its namespace it would go some time later
-                _run(f"ip link delete {_device_of(space)}")
-            if (_FOLDER / space).exists():
-                _run(f"ip netns delete {space}")
+            if (DEVICES / _device_of(space)).exists():  # at once: with its namespace it would go some time later
+                run(f"ip link delete {_device_of(space)}")
+            if (FOLDER / space).exists():
+                run(f"ip netns delete {space}")
+
+    def _remove_orphans(self) -> None:
+        for space in sorted(path.name for path in FOLDER.glob(f"{_PREFIX}*")):
+            maker = maker_of(space)
+            if maker is None:
+                continue
+            if Path(f"/proc/{maker}").exists():
+                raise NetworkError(f"process {maker} is measuring already; two at once would disturb each other")
+            run(f"ip netns delete {space}")
 
 
 def _device_of(space: str) -> str:
@@ -110,22 +134,13 @@ def sent_bytes(net_dev: str, device: str = DATA_DEVICE) -> int:
     raise NetworkError(f"there is no device {device}")
 
 
-def _remove_orphans() -> None:
-    for space in sorted(path.name for path in _FOLDER.glob(f"{_PREFIX}*")):
-        maker = maker_of(space)
-        if maker is None:
-            continue
-        if Path(f"/proc/{maker}").exists():
-            raise NetworkError(f"process {maker} is measuring already; two at once would disturb each other")
-        _run(f"ip netns delete {space}")
-
-
 def _up(space: str, device: str, address: str) -> None:
-    _run(f"ip -n {space} addr add {address}/30 dev {device}")
-    _run(f"ip -n {space} link set {device} up")
+    run(f"ip -n {space} addr add {address}/30 dev {device}")
+    run(f"ip -n {space} link set {device} up")
 
 
-def _run(command: str) -> None:
+def run(command: str) -> None:
+    """Run a command. Raises `NetworkError`: it failed, or its program is not there."""
     try:
         subprocess.run(command.split(), check=True, capture_output=True, text=True)
     except FileNotFoundError as exc:

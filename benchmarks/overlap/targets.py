@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Listener
 from typing import Any, Final
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory
@@ -94,8 +94,4 @@ def raw_sender(path: str, host: str, size: int, copies: int) -> None:
             push = sender.submit(session, CopyPlan.of(spans))
             while (ok := push.poll()) is None:
                 time.sleep(POLL_S)
-            _answer(caller, time.monotonic() - began if ok else None)
-
-
-def _answer(caller: "Connection[float | None, tuple[str, int, int]]", seconds: float | None) -> None:
-    caller.send(seconds)
+            caller.send(time.monotonic() - began if ok else None)

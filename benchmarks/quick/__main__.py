@@ -12,11 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from baton.deploy.forkserver import ForkServerError
-from baton.loadtest.client.http import WireError
-from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
-from benchmarks.harness import BenchError, Spread, workplace
+from benchmarks.harness import FAILURES, Spread, workplace
 from benchmarks.microbench.children import PREPARE, Children
 from benchmarks.proxy import session
 from benchmarks.proxy.figures import ASGI, BATON, CHUNK, REQUEST
@@ -29,7 +26,6 @@ from benchmarks.usage import OtherCpu
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
 PLAN: Final = Plan(rounds=5, short_requests=500, single_requests=5, streams=64, starts=2, tokens=96)  # of the proxy
 _METRICS: Final = {"proxy, CPU per request ÷ relay": REQUEST, "proxy, CPU per chunk ÷ relay": CHUNK}
-_FAILURES: Final = (BenchError, ForkServerError, LoadtestError, WireError, OSError, TimeoutError)
 Part = Callable[[], Iterator[Sample]]
 
 
@@ -107,7 +103,7 @@ def _take(name: str, samples: list[Sample]) -> list[str]:
     print(f"measuring: {name}", file=sys.stderr, flush=True)
     try:
         samples.extend(PARTS[name]())
-    except _FAILURES as exc:
+    except (*FAILURES, OSError) as exc:
         return [f"{name} could not be measured: {exc}"]
     return []
 

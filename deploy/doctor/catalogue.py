@@ -147,7 +147,7 @@ PAIR: Final[Mapping[str, Kind]] = {
     ),
     "weights": Kind(
         "The nodes serve different weights, or revisions of them: KV of one means nothing to the other.",
-        "Give both the same files, or the same hub id and --revision.",
+        "Give both the same files, or the same hub id and --revision, and the same --hf-overrides.",
     ),
     "dtype": Kind(
         "The nodes compute, or keep KV, in different number formats.",

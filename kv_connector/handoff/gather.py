@@ -28,6 +28,7 @@ class Flow(NamedTuple):
 @dataclass(slots=True)
 class _Gathering:
     transfer_id: str
+    shares: int  # pairs of region and head that this rank has; all P ranks together must push so many
     flows: dict[str, str]  # request id of a flow → flow id
     prepared: bool = False  # vLLM waits for it
     resolved: bool = False
@@ -37,25 +38,25 @@ class _Gathering:
 class Gather:
     """All requests of one decode rank; the caller drains `resolved`, `closed` and `started`."""
 
-    def __init__(self, consumer: Consumer, shares: int) -> None:
-        """`shares`: pairs of region and head that this rank has; all P ranks together must push so many."""
+    def __init__(self, consumer: Consumer) -> None:
         self.resolved: list[Resolved] = []
         self.closed: list[str] = []  # request ids
         self.started: list[str] = []  # transfer ids
         self._consumer = consumer
-        self._shares = shares
         self._requests: dict[str, _Gathering] = {}
         self._request_of: dict[str, str] = {}  # request id of a flow → request id
         self._transfers: dict[str, str] = {}  # transfer id → request id
 
-    def watch(self, transfer_id: str, request_id: str, flows: Sequence[Flow], now: float) -> None:
-        """A request that wants this transfer's KV has arrived; at least one flow."""
+    def watch(self, transfer_id: str, request_id: str, flows: Sequence[Flow], shares: int, now: float) -> None:
+        """A request that wants this transfer's KV has arrived; at least one flow, which together push so many shares."""
         if transfer_id in self._transfers:
             reason = "another request has this transfer id"
             self.resolved.append(Resolved(request_id, transfer_id, False, False, reason, None))
             return
         parts = {request_id if len(flows) == 1 else f"{request_id}/{i}": flow for i, flow in enumerate(flows)}
-        self._requests[request_id] = _Gathering(transfer_id, {part: flow.flow_id for part, flow in parts.items()})
+        self._requests[request_id] = _Gathering(
+            transfer_id, shares, {part: flow.flow_id for part, flow in parts.items()}
+        )
         self._transfers[transfer_id] = request_id
         for part, (flow_id, peer) in parts.items():
             self._request_of[part] = request_id
@@ -121,8 +122,8 @@ class Gather:
 
     def _incomplete(self, gathering: _Gathering) -> str:
         pushed = sum(commit.shares for commit in gathering.commits)
-        if pushed != self._shares:
-            return f"the prefill ranks pushed {pushed} of this rank's {self._shares} parts"
+        if pushed != gathering.shares:
+            return f"the prefill ranks pushed {pushed} of this rank's {gathering.shares} parts"
         return ""
 
     def _resolve(self, request_id: str, gathering: _Gathering, reason: str, commit: Commit | None) -> None:

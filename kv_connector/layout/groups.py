@@ -7,8 +7,9 @@ Where tokens of one layer are longer than of another, vLLM gives the others long
 *place* of a prompt is as many tokens as the shortest block has, a scheduler block: a longer one stands at its last place (it is
 ready when that is), and the places before it are empty.
 
-The layers of a recurrent group (Mamba, GDN) keep a *state* each, in the one block that the group's table has. It stands for
-the last of the tokens computed, so it has its place where a window's last block would be.
+The layers of a recurrent group (Mamba, GDN) keep a *state* each, that of all tokens computed so far. Without vLLM's prefix cache
+the group's table has a single block, which has its place where a window's last block would be. With it (cache mode *align*) there is
+a table as of a window of two tokens: the last block has the running state, and those before it states at the ends of blocks, or nothing.
 """
 
 from collections.abc import Sequence
@@ -42,8 +43,9 @@ class Group(NamedTuple):
     """Layers with one block table."""
 
     window: int = EVERYTHING  # tokens that a token reads, itself included; negative: a chunk (`windows.py`)
-    is_state: bool = False  # its table has one block, whatever the prompt's length
+    is_state: bool = False  # its layers are recurrent
     places: int = 1  # that a block stands for
+    is_single: bool = False  # its table has one block, whatever the prompt's length
 
     def most_read_blocks(self, block_tokens: int) -> float:
         """Return how many blocks of a prompt may still be read, at most; `block_tokens` are those of a place."""
@@ -58,7 +60,7 @@ class Group(NamedTuple):
     def spread(self, blocks: Sequence[T], first: int, tokens: int, block_tokens: int, empty: T) -> list[T]:
         """Give blocks, of which the first is the table's block number `first`, their places in a prompt of so many tokens.
 
-        A state's one stands for the last token that P computes.
+        A single one stands for the last token that P computes.
         """
         if self.places == 1:
             return [empty] * (0 if first else self.place_of_first(tokens, block_tokens)) + [*blocks]
@@ -70,11 +72,12 @@ class Group(NamedTuple):
 
     def place_of_first(self, tokens: int, block_tokens: int) -> int:
         """Return the place, in a prompt of so many tokens, of the first block of the group's table."""
-        return first_read_block(tokens, self.window, block_tokens) if self.is_state else 0
+        return first_read_block(tokens, self.window, block_tokens) if self.is_single else 0
 
 
 ONE_GROUP: Sequence[Group] = (Group(),)
-STATE = Group(OF_A_STATE, is_state=True)
+STATE = Group(OF_A_STATE, is_state=True, is_single=True)
+CACHED_STATES = Group(OF_A_STATE, is_state=True)
 
 
 def have_windows(groups: Sequence[Group]) -> bool:
@@ -113,7 +116,7 @@ def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
     """Return the tokens of a scheduler block, the same in the scheduler's process as in a worker's: the shortest of all.
 
     Beside recurrent layers that is a block of the other layers: vLLM's own number is the smallest of all groups' in one of
-    its processes, and a state's block is as long as a request may be. Without other layers it is just that.
+    its processes, and a state's block may be as long as a request may be. Without other layers it is the state's.
     """
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     states = [spec.block_size for spec in specs if _keeps_states(spec)]
@@ -135,12 +138,7 @@ def groups_of(
         ConfigError: one of them cannot be handed off; the message says why.
     """
     found = kv_cache_config.kv_cache_groups
-    groups = tuple(
-        STATE
-        if _keeps_states(group.kv_cache_spec)
-        else Group(_window_of(group), places=max(1, group.kv_cache_spec.block_size // block_tokens))
-        for group in found
-    )
+    groups = tuple(_group_of(group, block_tokens) for group in found)
     if len(groups) > MAX_GROUPS:
         raise ConfigError(f"{len(groups)} KV cache groups: a hand-off has at most {MAX_GROUPS}")
     sizes = sorted(
@@ -165,20 +163,27 @@ def _layers(spec: Any) -> Sequence[Any]:
 
 
 def _keeps_states(spec: Any) -> bool:
-    """Whether the layers of a group keep states.
+    return all(type(layer) is MambaSpec for layer in _layers(spec))
 
-    Raises:
-        ConfigError: they do, but of more than the last token computed.
-    """
-    kinds = {type(layer) is MambaSpec for layer in _layers(spec)}
-    if kinds != {True}:
-        return False
-    if any(layer.mamba_cache_mode != "none" for layer in _layers(spec)):
+
+def _group_of(group: "KVCacheGroupSpec", block_tokens: int) -> Group:
+    spec = group.kv_cache_spec
+    if not _keeps_states(spec):
+        return Group(_window_of(group), places=max(1, spec.block_size // block_tokens))
+    modes = {layer.mamba_cache_mode for layer in _layers(spec)}
+    if modes == {"none"}:
+        return STATE
+    if modes != {"align"}:
         raise ConfigError(
-            "recurrent layers (Mamba, GDN) are handed off without vLLM's prefix cache only, which would keep states of "
-            "several tokens: start both nodes with --no-enable-prefix-caching"
+            f"recurrent layers (Mamba, GDN) whose states are cached in mode {', '.join(sorted(modes))}, for each token of a step, "
+            "are not covered: start with --mamba-cache-mode align, or --no-enable-prefix-caching"
         )
-    return True
+    if spec.block_size != block_tokens:
+        raise ConfigError(
+            f"recurrent layers (Mamba, GDN) whose states are cached every {spec.block_size} tokens, beside blocks of "
+            f"{block_tokens} tokens, are not covered: leave out --mamba-block-size, or start with --no-enable-prefix-caching"
+        )
+    return CACHED_STATES
 
 
 def _window_of(group: "KVCacheGroupSpec") -> int:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from baton.contracts.kv_transfer import MAX_GRID
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.regions import Region, Sections
+from baton.kv_connector.layout.state_parts import check_state, parts_in, pieces_between
 from baton.kv_connector.layout.tp_mapping import fits, heads_between, heads_of
-from baton.kv_connector.layout.windows import EVERYTHING
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE
 from baton.kv_connector.protocol.messages import Rank
 
 MAX_PIECES = 65_536  # of a region's larger block; Qwen3-8B's in blocks of 16 and 128 tokens on a CPU: 8,256
@@ -46,7 +47,7 @@ class RegionPair:
 
     src: Region
     dst: Region
-    heads: int  # that travel
+    heads: int  # that travel; of a state that is divided: parts
     # Per unit of the larger block; unit i of a prompt is the one at i modulo their number.
     strips: tuple[tuple[ByteRange, ...], ...]
 
@@ -97,9 +98,17 @@ class Pairing:
         return [pair for pair in self.regions if pair.src.layer == layer]
 
 
-def shares_of(regions: Sequence[Region]) -> int:
-    """Return how many pairs of region and head a rank has; a drafter's do not count, as D can do without."""
-    return sum(region.heads for region in regions if not region.drafter)
+def shares_of(side: Side, other_tp_size: int) -> int:
+    """Return how many pairs of region and head a rank has; a drafter's do not count, as D can do without.
+
+    A state counts part by part where the other node's ranks divide it otherwise, else as one.
+    """
+    is_divided = side.rank.tp_size != other_tp_size
+    return sum(
+        parts_in(region.state_parts, side.rank) if region.state_parts and is_divided else region.heads
+        for region in side.regions
+        if not region.drafter
+    )
 
 
 def pair(source: Side, target: Side) -> Pairing:
@@ -146,12 +155,13 @@ def _check(side: Side) -> None:
     if not (tp < tp_size <= MAX_GRID and pp < pp_size <= MAX_GRID):
         raise LayoutError(f"{side.rank} is no rank of any grid")
     for region in side.regions:
-        if side.block_tokens < 1 or side.block_tokens % region.kernel_blocks:
-            raise LayoutError(
-                f"{region.name}: a block of {side.block_tokens} tokens cannot have {region.kernel_blocks} parts"
-            )
+        tokens = side.block_tokens * region.places
+        if tokens < 1 or tokens % region.kernel_blocks:
+            raise LayoutError(f"{region.name}: a block of {tokens} tokens cannot have {region.kernel_blocks} parts")
         if region.total_heads and not fits(region.total_heads, tp_size):
             raise LayoutError(f"{region.name}: {region.total_heads} KV heads cannot be divided among {tp_size} ranks")
+        if region.state_parts:
+            check_state(region, side.rank)
 
 
 class _Slabs(NamedTuple):
@@ -171,9 +181,37 @@ class _Slabs(NamedTuple):
 
 def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | None:
     """Pair two regions; `None` if another rank serves this one's heads."""
+    if _is_state(src, dst) and source.rank.tp_size != target.rank.tp_size:
+        return _pair_state(src, dst, source, target)
     heads = _heads(src, dst, source.rank, target.rank)
     if not heads:
         return None
+    _check_blocks(src, dst, source, target)
+    ours, others = (_slabs(src, source), _slabs(dst, target))
+    if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
+        if ours.slab_bytes != others.slab_bytes:
+            raise LayoutError(_differ(src, "B for the tokens of a kernel block", ours.slab_bytes, others.slab_bytes))
+        strips: tuple[tuple[ByteRange, ...], ...] = (_joined(_aligned(heads, src.kernel_blocks, ours, others)),)
+    else:
+        strips = _resized(heads, src, dst, source, target)
+    return RegionPair(src=src, dst=dst, heads=len(heads), strips=strips)
+
+
+def _is_state(src: Region, dst: Region) -> bool:
+    return bool(src.state_parts or dst.state_parts) or src.window == dst.window == OF_A_STATE
+
+
+def _pair_state(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | None:
+    """Pair two regions that keep states, of nodes with different tensor-parallel sizes."""
+    pieces = pieces_between(src, dst, source.rank, target.rank)
+    if not pieces:
+        return None
+    _check_blocks(src, dst, source, target)
+    strips = _joined(ByteRange(piece.src, piece.dst, piece.length) for piece in pieces)
+    return RegionPair(src=src, dst=dst, heads=sum(piece.parts for piece in pieces), strips=(strips,))
+
+
+def _check_blocks(src: Region, dst: Region, source: Side, target: Side) -> None:
     if src.window != dst.window:
         raise LayoutError(_differ(src, "tokens in the attention window", src.window, dst.window))
     if src.places != dst.places:
@@ -187,14 +225,6 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
                 target.block_tokens,
             )
         )
-    ours, others = (_slabs(src, source), _slabs(dst, target))
-    if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
-        if ours.slab_bytes != others.slab_bytes:
-            raise LayoutError(_differ(src, "B for the tokens of a kernel block", ours.slab_bytes, others.slab_bytes))
-        strips: tuple[tuple[ByteRange, ...], ...] = (_joined(_aligned(heads, src.kernel_blocks, ours, others)),)
-    else:
-        strips = _resized(heads, src, dst, source, target)
-    return RegionPair(src=src, dst=dst, heads=len(heads), strips=strips)
 
 
 def _pair_draft(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | None:
@@ -229,7 +259,8 @@ def _heads(src: Region, dst: Region, prefill: Rank, decode: Rank) -> range:
 def _slabs(region: Region, side: Side) -> _Slabs:
     kernel_bytes = region.block_bytes // region.kernel_blocks
     first = heads_of(region.total_heads, side.rank.tp_size, side.rank.tp).start if region.total_heads else 0
-    return _Slabs(side.block_tokens // region.kernel_blocks, kernel_bytes, kernel_bytes // region.heads, first)
+    kernel_tokens = side.block_tokens * region.places // region.kernel_blocks
+    return _Slabs(kernel_tokens, kernel_bytes, kernel_bytes // region.heads, first)
 
 
 def _aligned(heads: range, kernel_blocks: int, src: _Slabs, dst: _Slabs) -> Iterator[ByteRange]:

@@ -12,6 +12,10 @@ blocks of other sizes is a row of *sections*, each with something of every token
 
     [head 0: K of tokens 0, 1, … | V of tokens 0, 1, …][head 1: …]…
 
+A block that keeps a *state* has no tokens. It is a row of runs, each with this rank's *parts* of something that ranks divide:
+
+    [x of heads 0, 1, … | B of groups 0, … | C of groups 0, … | temporal state of heads 0, 1, …]
+
 It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `copy_plan.py`, which pairs two of them.
 """
 
@@ -29,6 +33,7 @@ from baton.kv_connector.layout.windows import EVERYTHING
 
 Span = tuple[int, int]  # address and length, both in bytes
 Sections = tuple[tuple[int, int], ...]
+StateParts = tuple[tuple[int, int], ...]
 
 _ADDRESS_LIMIT = 1 << 63  # addresses are computed with signed 64-bit integers; no user space reaches higher
 
@@ -52,13 +57,15 @@ class Region:
     window: int = EVERYTHING  # see `windows.py`
     places: int = 1  # of a prompt that a block stands for, see `groups.py`
     drafter: str = ""  # names the drafter whose layer this is; empty: the target's
+    # Of a state, run by run: (bytes of a part, parts of all ranks together); empty: it cannot be divided.
+    state_parts: StateParts = ()
 
     def __post_init__(self) -> None:
         if min(self.base_addr, self.layer, self.total_heads, self.group) < 0:
             raise LayoutError(f"{self} has a negative field")
         if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads, self.places) < 1:
             raise LayoutError(f"{self} has a field below 1")
-        if any(min(section) < 1 for section in self.sections) or self.block_bytes % (
+        if any(min(numbers) < 1 for numbers in self.sections + self.state_parts) or self.block_bytes % (
             self.kernel_blocks * self.heads * max(1, self.token_bytes)
         ):
             raise LayoutError(f"{self.name}: a block of {self.block_bytes} B cannot be divided as it says: {self}")

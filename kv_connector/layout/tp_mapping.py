@@ -2,6 +2,8 @@
 
 A node is a grid of `pp` pipeline stages, each of `tp` tensor-parallel ranks. A stage's ranks divide its KV heads among
 them in order; where there are more ranks than heads, each head is *replicated* on neighbouring ranks, as vLLM does it.
+The parts of a recurrent layer's state are divided like heads: its own heads, and the groups of B and C.
+
 One rank of P and one of D that exchange something are joined by a *flow*. A D rank takes each of its heads from one P
 rank; where several hold it, from one of them, and different D ranks from different ones.
 
@@ -50,17 +52,24 @@ def heads_between(heads: int, prefill: tuple[int, int], decode: tuple[int, int])
 
 
 @lru_cache(maxsize=1024)
-def sources(heads: int, prefill: Grid, decode: Grid, rank: int) -> tuple[int, ...]:
-    """Return the P ranks that a D rank has a flow with; ranks are numbered through the grid, stage by stage."""
+def sources(divided: tuple[int, ...], prefill: Grid, decode: Grid, rank: int) -> tuple[int, ...]:
+    """Return the P ranks that a D rank has a flow with; ranks are numbered through the grid, stage by stage.
+
+    `divided` has the number of KV heads, and of parts of whatever else a node's ranks divide.
+    """
     mine = rank % decode.tp
-    among = {source_of(heads, head, prefill.tp, decode.tp, mine) for head in heads_of(heads, decode.tp, mine)}
+    among = {
+        source_of(heads, head, prefill.tp, decode.tp, mine)
+        for heads in divided
+        for head in heads_of(heads, decode.tp, mine)
+    }
     return tuple(stage * prefill.tp + tp for stage in range(prefill.pp) for tp in sorted(among))
 
 
 @lru_cache(maxsize=1024)
-def readers(heads: int, prefill: Grid, decode: Grid, rank: int) -> tuple[int, ...]:
+def readers(divided: tuple[int, ...], prefill: Grid, decode: Grid, rank: int) -> tuple[int, ...]:
     """Return the D ranks that a P rank has a flow with. May be none: others hold the same heads."""
-    return tuple(other for other in range(decode.ranks) if rank in sources(heads, prefill, decode, other))
+    return tuple(other for other in range(decode.ranks) if rank in sources(divided, prefill, decode, other))
 
 
 def flow_id(transfer_id: str, prefill: Grid, decode: Grid, source: int, target: int) -> str:

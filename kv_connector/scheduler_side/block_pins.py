@@ -23,7 +23,7 @@ class BlockTables:
         self._block_tokens = block_tokens
         self._tables: dict[str, dict[int, list[int]]] = {}  # request → group → block ids, by place
         self._given: dict[str, list[int]] = {}  # request → blocks of each group so far, where places differ
-        self._places_differ = any(group.is_state or group.places > 1 for group in groups)
+        self._places_differ = any(group.is_single or group.places > 1 for group in groups)
         self.pins = ReservationLedger()
 
     def place(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -81,7 +81,7 @@ class DecodeScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
-        self._siblings = SharedPrompts(can_share=has_prefix_cache)
+        self._siblings = SharedPrompts(can_share=has_prefix_cache and not have_states(groups))  # states are not cached
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
         self.integrity = IntegrityCheck(self._ledger.reservations)
@@ -305,7 +305,7 @@ class DecodeScheduler:
                 self._recompute(request_id, tracked, NOT_STARTED)
 
     def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
-        """Return a block table by place; a state's has one block, which stands for the last token received."""
+        """Return a block table by place; a single block stands for the last token received."""
         return group.spread(table, 0, tokens, self._block_tokens, self._ledger.pool.null_block)
 
     def _unfit(self, params: TransferParams, peers: int) -> str:

@@ -8,6 +8,7 @@ from baton.contracts.node_info import Fingerprint
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.vllm_compat import backends
 from baton.kv_connector.vllm_compat.speculative import draft_layers
+from baton.kv_connector.vllm_compat.states import states_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -26,7 +27,7 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     return Fingerprint(
-        weights=weights,
+        weights=weights + _said_otherwise(model),
         dtype=_name(model.dtype),
         kv_cache_dtype=_kv_cache_dtype(vllm_config),
         quantization=str(model.quantization or "none"),
@@ -34,6 +35,14 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int
         attention=attention_of(vllm_config),
         block_size_tokens=block_tokens or int(cache.block_size),
     )
+
+
+def _said_otherwise(model: Any) -> str:
+    """Digest what a node is told instead of what the model's own configuration says; empty where it is told nothing."""
+    said = [getattr(model, name, None) for name in ("hf_overrides", "hf_config_path")]
+    if not any(said):
+        return ""
+    return "+" + hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def rope_digest(hf_config: Any) -> str:
@@ -53,7 +62,7 @@ def attention_of(vllm_config: "VllmConfig") -> str:
 
     CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
     Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent layer
-    the shapes and types of its states are named, which have their dimensions in one order or the other.
+    the shapes and types of its states are named, over all tensor-parallel ranks; they have their dimensions in one order or the other.
 
     Raises:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
@@ -72,8 +81,8 @@ def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
     if name == backends.CPU:
         return f"{name}/{backends.cpu_isa(layer, vllm_config)}"
     if backends.keeps_state(layer):
-        states = zip(layer.get_state_shape(), layer.get_state_dtype(), strict=True)
-        return "/".join([name, *("x".join(map(str, shape)) + f":{_name(dtype)}" for shape, dtype in states)])
+        states = states_of(layer, vllm_config.parallel_config.tensor_parallel_size)
+        return "/".join([name, *("x".join(map(str, state.shape)) + f":{_name(state.dtype)}" for state in states)])
     layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
     return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
 

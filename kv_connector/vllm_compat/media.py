@@ -10,13 +10,22 @@ if TYPE_CHECKING:
 
 # vLLM puts what a request says of the first two into the names of its items, and not what a server was started with.
 _SETTINGS: Final = ("mm_processor_kwargs", "media_io_kwargs", "mm_encoder_attn_dtype")
-_FILES: Final = ("preprocessor_config.json", "processor_config.json")
+_FILES: Final = (
+    "preprocessor_config.json",
+    "processor_config.json",
+    "params.json",
+    "tekken.json",
+)  # the last two: Mistral's
 
 SCHEDULER: Final = (
     "prompts with images or sound are not handed over with another scheduler class: leave out --scheduler-cls"
 )
 PRUNING: Final = (
     "where videos are pruned, positions of tokens follow from what an encoder has said: leave out --video-pruning-rate"
+)
+UNNAMED: Final = (
+    "without a prefix cache and with --mm-processor-cache-gb 0, vLLM numbers items and does not name them by what they hold: "
+    "leave one of the two out"
 )
 BIDIRECTIONAL: Final = "attention in both directions within an image has not been tried between two nodes"
 
@@ -44,6 +53,8 @@ def media_of(vllm_config: "VllmConfig", *, keeps_media: bool) -> Media:
     objection = ""
     if getattr(found, "video_pruning_rate", None):
         objection = PRUNING
+    elif getattr(found, "mm_processor_cache_gb", None) == 0 and not vllm_config.cache_config.enable_prefix_caching:
+        objection = UNNAMED
     elif getattr(model, "is_mm_prefix_lm", False):
         objection = BIDIRECTIONAL
     return Media(media_digest(vllm_config), objection if keeps_media else SCHEDULER)

@@ -14,6 +14,7 @@ from baton.kv_connector.layout.regions import (
     unique_regions,
 )
 from baton.kv_connector.layout.windows import EVERYTHING
+from baton.kv_connector.vllm_compat.states import State
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,7 @@ def describe(
     groups: Mapping[str, LayerGroup] = MappingProxyType({}),
     drafter: str = "",
     draft_layers: Collection[str] = (),
+    states: Mapping[str, Sequence[State]] = MappingProxyType({}),
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated. Mappings are by vLLM's layer name, blocks the scheduler's.
 
@@ -109,6 +111,8 @@ def describe(
             )
         ]
         borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        if name in states:
+            regions = _with_state_parts(regions, states[name])
         if name in draft_layers:
             regions = [replace(region, drafter=drafter) for region in regions]
         address = group, regions[0].base_addr
@@ -122,3 +126,14 @@ def describe(
         block_tokens=block_tokens,
         borders=frozenset(borders),
     )
+
+
+def _with_state_parts(regions: Sequence[Region], states: Sequence[State]) -> list[Region]:
+    """Say of what parts a layer's states consist, which are a region each or one together."""
+    shares = [states] if len(regions) == 1 else [[state] for state in states]
+    if [region.block_bytes for region in regions] != [sum(state.nbytes for state in share) for share in shares]:
+        return [*regions]  # there is something between them
+    return [
+        replace(region, state_parts=tuple(part for state in share for part in state.parts))
+        for region, share in zip(regions, shares, strict=True)
+    ]

@@ -16,7 +16,6 @@ from baton.kv_connector.handoff.consumer import CANCELLED, Consumer
 from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.incoming import ConsumerTransfer, Resolved
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Ending
-from baton.kv_connector.layout.pairing import shares_of
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Reserve, decode, encode
 from baton.kv_connector.protocol.verification import differences, mismatch
@@ -67,7 +66,7 @@ class DecodeWorker:
             check_compatible=introduction.check_compatible,
             refused=self._refusals.count,
         )
-        self._gather = Gather(self._consumer, shares_of(caches.regions))
+        self._gather = Gather(self._consumer)
         self._digests: DigestThread[tuple[ConsumerTransfer, list[Part]]] = DigestThread(
             digests, self._compared, enter_device
         )
@@ -131,7 +130,7 @@ class DecodeWorker:
         with self._lock:
             for transfer_id, request_id, peers, grids in step.watched:
                 flows = self._introduction.flows_to(transfer_id, grids, peers)
-                self._gather.watch(transfer_id, request_id, flows, now)
+                self._gather.watch(transfer_id, request_id, flows, self._introduction.shares_from(grids), now)
             self._consumer.announce()
             for request_id, epoch, wish in step.reserved:
                 self._gather.prepare(request_id, epoch, wish, now)

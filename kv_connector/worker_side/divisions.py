@@ -5,10 +5,10 @@ by backend, and only whole blocks of those are exchanged. On a CPU the view says
 slab the kernels pack K and V as their instruction set likes it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from baton.kv_connector.layout.regions import Division, Sections
+from baton.kv_connector.layout.regions import Division, Region, Sections
 from baton.kv_connector.vllm_compat import backends
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ def total_kv_heads(vllm_config: "VllmConfig") -> int:
     """
     model = vllm_config.model_config
     return 1 if model.use_mla else max(1, int(model.get_total_num_kv_heads()))
+
+
+def divided_among(kv_heads: int, regions: Iterable[Region]) -> tuple[int, ...]:
+    """Return the numbers of KV heads and of parts of states, over all ranks: they say which ranks exchange something."""
+    whole = ((0, kv_heads),)
+    return tuple(sorted({parts for region in regions for _, parts in region.state_parts or whole}))
 
 
 def divisions_of(

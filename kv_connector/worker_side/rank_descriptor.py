@@ -10,7 +10,7 @@ from baton.kv_connector.handoff.gather import Flow
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.outgoing import ProducerTransfer
 from baton.kv_connector.handoff.pushing import GroupPair, TransferLayout
-from baton.kv_connector.layout.pairing import Pairing, Side, pair
+from baton.kv_connector.layout.pairing import Pairing, Side, pair, shares_of
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.layout.tp_mapping import flow_id, readers, sources
 from baton.kv_connector.protocol.messages import Hello, Rank
@@ -27,7 +27,8 @@ class RankDescriptor:
     rank: Rank
     fingerprint: Fingerprint
     caches: Caches
-    kv_heads: int = 1  # of the model, over all ranks; 1 as well where every rank has all of the cache
+    # Numbers of heads, and of parts of states, that ranks divide: of the whole model, so the same on both nodes. See `divided_among`.
+    divided: tuple[int, ...] = (1,)
 
     @property
     def grid(self) -> Grid:
@@ -42,6 +43,10 @@ class RankDescriptor:
     def samples(self) -> bool:
         """Whether this rank's steps return the sampled tokens."""
         return self.rank.tp == 0 and self.rank.pp == self.rank.pp_size - 1
+
+    @property
+    def side(self) -> Side:
+        return Side(self.rank, self.caches.regions, self.caches.block_tokens)
 
     def hello(self) -> Hello:
         return Hello(
@@ -68,16 +73,15 @@ class RankDescriptor:
             LayoutError: they do not fit.
         """
         regions = [Region.from_info(info) for info in theirs.regions]
-        ours = Side(self.rank, self.caches.regions, self.caches.block_tokens)
         others = Side(theirs.rank, regions, theirs.fingerprint.block_size_tokens)
-        return pair(ours, others) if self.role == "prefill" else pair(others, ours)
+        return pair(self.side, others) if self.role == "prefill" else pair(others, self.side)
 
     def flows_from(self, transfer_id: str, grids: Grids) -> list[tuple[str, int]]:
         """Return the flows by which this prefill rank sends a transfer: id, and how many ranks share in it there."""
-        heads, prefill, decode = self.kv_heads, grids.prefill, grids.decode
+        divided, prefill, decode = self.divided, grids.prefill, grids.decode
         return [
-            (flow_id(transfer_id, prefill, decode, self.index, reader), len(sources(heads, prefill, decode, reader)))
-            for reader in readers(heads, prefill, decode, self.index)
+            (flow_id(transfer_id, prefill, decode, self.index, reader), len(sources(divided, prefill, decode, reader)))
+            for reader in readers(divided, prefill, decode, self.index)
         ]
 
     def flows_to(self, transfer_id: str, grids: Grids, peers: Sequence[str]) -> list[Flow]:
@@ -85,8 +89,12 @@ class RankDescriptor:
         prefill, decode = grids
         return [
             Flow(flow_id(transfer_id, prefill, decode, source, self.index), peers[source])
-            for source in sources(self.kv_heads, prefill, decode, self.index)
+            for source in sources(self.divided, prefill, decode, self.index)
         ]
+
+    def shares_from(self, grids: Grids) -> int:
+        """Return how many shares all flows of a transfer to this decode rank push together."""
+        return shares_of(self.side, grids.prefill.tp)
 
     def terms(self, theirs: Hello) -> TransferLayout:
         """Return what a decode rank that was accepted has in common with us."""

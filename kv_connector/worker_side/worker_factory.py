@@ -14,10 +14,11 @@ from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
+from baton.kv_connector.vllm_compat.states import states_of_layers
 from baton.kv_connector.worker_side.caches import describe, tensors_of
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
-from baton.kv_connector.worker_side.divisions import divisions_of, total_kv_heads
+from baton.kv_connector.worker_side.divisions import divided_among, divisions_of, total_kv_heads
 from baton.kv_connector.worker_side.landing import default_stream
 from baton.kv_connector.worker_side.memberships import memberships
 from baton.kv_connector.worker_side.prefill import PrefillWorker
@@ -68,6 +69,7 @@ def make_worker(
         groups=memberships(vllm_config, kv_cache_config, kv_caches),
         drafter=drafter_digest(vllm_config),
         draft_layers=draft_layers(vllm_config, kv_caches),
+        states=states_of_layers(vllm_config),
     )
     tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
     device = tensors[0].device
@@ -81,7 +83,7 @@ def make_worker(
         rank_of(vllm_config),
         fingerprint,
         caches,
-        total_kv_heads(vllm_config),
+        divided_among(total_kv_heads(vllm_config), caches.regions),
     )
     enter_device = _entry_of(device)
     stream = recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches)))

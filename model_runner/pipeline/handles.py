@@ -37,11 +37,7 @@ class PipelineError(Exception):
 
 @contextmanager
 def told_as(what: str) -> Iterator[None]:
-    """Tell a failure of torch's as ours; gloo raises plain `RuntimeError`s.
-
-    Raises:
-        PipelineError: there was one.
-    """
+    """Tell a failure of torch's as ours; gloo raises plain `RuntimeError`s. Raises `PipelineError`: there was one."""
     try:
         yield
     except RuntimeError as exc:

@@ -52,11 +52,7 @@ class Account:
             raise InvalidKeyError("the API key has expired", Denial.EXPIRED, self.name)
 
     def enter(self) -> None:
-        """Count a request that begins; `leave` must follow.
-
-        Raises:
-            KeyLimitError: it would be one too many.
-        """
+        """Count a request that begins; `leave` must follow. Raises `KeyLimitError`: it would be one too many."""
         most, rate = self.key.requests_at_once, self.key.requests_per_minute
         if most is not None and self._counts.inside >= most:
             message = f"{most} requests of this API key are being served, and no more may be at once"

@@ -63,11 +63,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse(text: str) -> tuple[Key, ...]:
-    """Understand a file.
-
-    Raises:
-        KeyFileError: something in it is wrong.
-    """
+    """Understand a file. Raises `KeyFileError`: something in it is wrong."""
     try:
         found = msgspec.convert(strict_yaml.parse(text), _File).keys or {}
     except strict_yaml.YamlError as exc:
@@ -88,11 +84,7 @@ def parse(text: str) -> tuple[Key, ...]:
 
 
 def read(path: Path) -> tuple[Key, ...]:
-    """Read a file.
-
-    Raises:
-        KeyFileError: it is missing or unreadable, or something in it is wrong.
-    """
+    """Read a file. Raises `KeyFileError`: it is missing or unreadable, or something in it is wrong."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except OSError as exc:

@@ -27,7 +27,7 @@ from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, Pr
 from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
-from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.eligibility import fetches_items, has_several_prompts
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.fields import is_on
 from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_body
@@ -83,13 +83,9 @@ class AttemptRunner:
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
         """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed."""
         sent = self.upstream.send(*call.request)
-        try:
-            outcome = await open_decode(sent, kept)
-        except BaseException:
-            call.leg.end(CUT)
-            raise
+        outcome = await open_decode(sent, kept)
         if isinstance(outcome, DecodeFailed):
-            self.report_failure("decode", call.node, outcome.kind)
+            self._report(call, "decode", outcome.kind)
             call.leg.end(outcome.kind)
             return outcome
         self._members.succeeded(call.node)
@@ -110,7 +106,7 @@ class AttemptRunner:
             call.leg.end(CUT)
             raise
         if not isinstance(outcome, PrefillDone):
-            self.report_failure("prefill", call.node, outcome.kind)
+            self._report(call, "prefill", outcome.kind)
             call.leg.end(outcome.kind)
             return outcome
         self._members.succeeded(call.node)
@@ -122,6 +118,10 @@ class AttemptRunner:
     def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
         self._metrics.leg_failed(role, kind)
         self._members.report(node, kind)
+
+    def _report(self, call: LegRequest, role: str, kind: FailureKind) -> None:
+        is_unfetched = kind is FailureKind.STATUS and fetches_items(call.asked.fields)
+        self.report_failure(role, call.node, FailureKind.UNFETCHED if is_unfetched else kind)
 
     def outlive(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Let a prefill leg end by itself, for a moment."""
@@ -319,8 +319,8 @@ def _call(
     leg = request.trace.leg(node.role, node.url)
     own = line("x-request-id", request.request_id + id_suffix)
     names = line(TOKEN_IDS_HEADER, request.names_tokens) if request.names_tokens else b""
-    headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
-    return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg, estimate=estimate)
+    sent = (node.url, request.endpoint, b"".join((request.forwarded, own, names, more_headers, leg.line)), body)
+    return LegRequest(node=node, request=sent, leg=leg, asked=request, estimate=estimate)
 
 
 def _expect(node: Node, new_bytes: int, request: ClientRequest) -> Estimate | None:

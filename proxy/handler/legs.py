@@ -30,6 +30,7 @@ from baton.proxy.planning.outcome import (
     PrefillRefused,
 )
 from baton.proxy.planning.placement import Estimate
+from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.events import ERROR
 from baton.proxy.resume.kept_tokens import KeptTokens
@@ -39,6 +40,9 @@ from baton.proxy.tracing.traces import Leg
 REFUSAL_GRACE_S: Final = 1.0
 _TOKENS_TYPE: Final = TOKENS_TYPE.encode()
 _BUSY: Final = frozenset((408, 429))
+_REFUSALS: Final = frozenset(
+    (*range(400, 500), 501)
+)  # 501: vLLM's word for what it has not implemented, such as some URLs
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 
@@ -49,6 +53,7 @@ class LegRequest:
     node: Node
     request: tuple[str, str, bytes, bytes]  # the arguments of `Upstream.send`
     leg: Leg
+    asked: ClientRequest
     estimate: Estimate | None = None  # of the prompt, if the leg computes it
 
 
@@ -106,7 +111,7 @@ async def run_prefill(
         return PrefillDone(perf_counter())
     if answer.status in _BUSY:
         return PrefillFailed(FailureKind.BUSY, f"it answered {answer.status}")
-    if 400 <= answer.status < 500:
+    if answer.status in _REFUSALS:
         return PrefillRefused(_answered(answer, body))
     return PrefillFailed(FailureKind.STATUS, f"it answered {answer.status}")
 
@@ -180,7 +185,7 @@ def _judge(answer: UpstreamResponse, first: bytes) -> DecodeOutcome:
         return _judge_event(first) or Opened(answer, first)
     if answer.status in _BUSY:
         return DecodeFailed(FailureKind.BUSY, f"it answered {answer.status}", _answered(answer, first))
-    if 400 <= answer.status < 500:
+    if answer.status in _REFUSALS:
         return DecodeRefused(_answered(answer, first))
     answered = _answered(answer, first) if answer.status >= 500 and _is_openai_error(first) else None
     return DecodeFailed(FailureKind.STATUS, f"it answered {answer.status}", answered)

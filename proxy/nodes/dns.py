@@ -42,11 +42,7 @@ class DnsSource:
     """Asks for one name, in a thread, at intervals; never twice at the same time."""
 
     def __init__(self, url: str, *, interval_s: float, lookup: Lookup | None = None) -> None:
-        """Take a name and port.
-
-        Raises:
-            SourceError: that is not of the form `dns://name:port`.
-        """
+        """Take a name and port. Raises `SourceError`: that is not of the form `dns://name:port`."""
         self.name = url
         self._host, self._port = _parse(url)
         self._interval_s = interval_s

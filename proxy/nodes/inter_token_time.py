@@ -7,17 +7,22 @@ from baton.proxy.nodes.faded_line import FadedLine
 
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 _LEAST_TOKENS: Final = 8  # for a sample
+_KEPT: Final = 0.98  # weight of what was counted when the next sample comes
+_LEAST_ANSWERS: Final = 4.0
+_USUAL_TOKENS: Final = 50.0  # of an answer, before so many have been seen
 
 
 class InterTokenTime:
     """A straight line through the mean times of each report, over the sequences that ran then."""
 
-    __slots__ = ("_count", "_line", "_sum_s")
+    __slots__ = ("_answers", "_begun", "_count", "_line", "_sum_s", "_tokens")
 
     def __init__(self) -> None:
         self._line = FadedLine()
         self._count: int | None = None
         self._sum_s = 0.0
+        self._answers: int | None = None
+        self._tokens = self._begun = 0.0  # faded counts of tokens and of answers
 
     def learn(self, load: NodeLoad | None, prompt_share: float, now_s: float) -> float | None:
         """Take what a node reports.
@@ -36,13 +41,22 @@ class InterTokenTime:
         if before is not None and before <= load.inter_token_count < before + _LEAST_TOKENS:
             return None  # the next report has more
         self._count, self._sum_s = load.inter_token_count, load.inter_token_sum_s
+        answers, self._answers = self._answers, load.answers
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None
         mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
         if mean_s > MAX_S:
             return None
         self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
+        if answers is not None and load.answers is not None and load.answers >= answers:
+            self._tokens = self._tokens * _KEPT + load.inter_token_count - before
+            self._begun = self._begun * _KEPT + load.answers - answers
         return mean_s
+
+    @property
+    def per_answer(self) -> float:
+        """How many tokens an answer has behind the first one, on average."""
+        return max(1.0, self._tokens / self._begun) if self._begun >= _LEAST_ANSWERS else _USUAL_TOKENS
 
     def predict_s(self, streams: float, now_s: float) -> float | None:
         """Return the time between two tokens of one of so many streams, without prompts in between; None while too little was seen."""

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
-_NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED))
+_NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED, FailureKind.UNFETCHED))
 _NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's error, or too much to do for now
 
 

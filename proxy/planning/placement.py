@@ -4,18 +4,22 @@
     ON_DECODE  the decode node does both: where prompts queue on the prefill nodes
     ON_PREFILL the prefill node does both: where the decode node has so many streams that all of them are slow
 
-What is compared is how far a way exceeds the targets, of the time to the first token and of the time between tokens,
-whichever is worse. The others' streams on the same node are slowed as much as the request's own, so they count with it.
+What is compared is how many requests each way is expected to make miss the targets, of the time to the first token and of
+the time between tokens: the request itself, and the streams that wait on the decode node while it computes a prompt.
 """
 
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import Node
 from baton.proxy.routing.router import Choice
 
-# Another way must be better by a fifth: predictions err, and requests would swing to and fro between the ways.
-_BETTER: Final = 0.8
+# Predictions err: below the first share of its target a time is taken to be kept, above the second to be missed.
+_KEPT: Final = 0.7
+_MISSED: Final = 1.3
+_PER_TARGET: Final = 0.1  # counted for each further target beyond that: of two ways that miss, the earlier one
+_BETTER: Final = 0.1  # by which another way must be better, or requests would swing to and fro between the ways
 # Targets that are not set: so many times what an idle node takes.
 _IDLE_FIRST_TOKENS: Final = 4.0
 _IDLE_INTER_TOKENS: Final = 3.0
@@ -37,7 +41,7 @@ class Targets(NamedTuple):
 
     first_token_s: float = 0.0
     inter_token_s: float = 0.0
-    max_prompt_share: float = 0.25  # of a node's time, that prompts may take while it has streams
+    max_prompt_share: float = 0.5  # of a node's time, that prompts may take while it has streams
 
 
 class Estimate(NamedTuple):
@@ -72,48 +76,56 @@ def choose_placement(
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
-    now_s = chosen_prefill.node.clock()
+    prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
     alone_s, whole_s = (
-        chosen_prefill.node.prefill_time.predict_s(size, now_s) for size in (chosen_prefill.new_bytes, prompt_bytes)
+        prefill.prefill_time.predict_s(size, now_s) for size in (chosen_prefill.new_bytes, prompt_bytes)
     )
     there_s = estimate(*chosen_prefill).first_token_s
     if alone_s is None or whole_s is None or there_s is None:
         return Placement.PAIR
     first_target_s = targets.first_token_s or _IDLE_FIRST_TOKENS * whole_s
-    late = there_s / first_target_s if first_target_s else 0.0
-    paired = max(late, _slowness(chosen_decode.node, chosen_decode.node, targets, 0.0, now_s))
-    if paired <= 1.0:
+    late_there = _missed(there_s / first_target_s) if first_target_s else 0.0
+    expected = {Placement.PAIR: max(late_there, _missed(_slowness(decode, decode, targets, now_s)))}
+    if expected[Placement.PAIR] == 0.0:
         return Placement.PAIR
-    best, placement = paired * _BETTER, Placement.PAIR
-    if (
-        decode_may_compute
-        and (on_decode := _on_decode(chosen_prefill.node, chosen_decode, first_target_s, targets, now_s)) < best
-    ):
-        best, placement = on_decode, Placement.ON_DECODE
-    if prefill_may_decode and _has_room_for_streams(chosen_prefill.node, targets, alone_s, now_s):
-        on_prefill = max(late, _slowness(chosen_prefill.node, chosen_decode.node, targets, alone_s, now_s))
-        if on_prefill < best:
-            placement = Placement.ON_PREFILL
-    return placement
+    if decode_may_compute:
+        expected[Placement.ON_DECODE] = _BETTER + _on_decode(prefill, chosen_decode, first_target_s, targets, now_s)
+    if prefill_may_decode and _has_room_for_streams(prefill, targets, alone_s, now_s):
+        slow = _missed(_slowness(prefill, decode, targets, now_s, prompt_s=alone_s))
+        expected[Placement.ON_PREFILL] = _BETTER + max(late_there, slow)
+    return min(expected, key=expected.__getitem__)
 
 
-def _on_decode(
-    chosen_prefill: Node, chosen_decode: Choice, first_target_s: float, targets: Targets, now_s: float
-) -> float:
-    """Return how far that exceeds the targets; infinity if prompts would take more of the node's time than they may."""
+def _on_decode(prefill: Node, chosen_decode: Choice, first_target_s: float, targets: Targets, now_s: float) -> float:
+    """Return how many requests are expected to miss; infinity if prompts would take more of the node's time than they may."""
     node, measured = chosen_decode.node, chosen_decode.node.prefill_time
     alone_s = measured.predict_s(chosen_decode.new_bytes, now_s)
     if alone_s is None:  # it has computed none lately: its time is taken for the prefill node's
-        measured = chosen_prefill.prefill_time
+        measured = prefill.prefill_time
         alone_s = measured.predict_s(chosen_decode.new_bytes, now_s)
     here_s = measured.predict_s(node.own_prompt_bytes + chosen_decode.new_bytes, now_s)
     if alone_s is None or here_s is None:
         return float("inf")
     prompt_s = max(alone_s, measured.limit_s(chosen_decode.new_bytes))
-    has_streams = node.requests + node.others.requests > 0
-    if has_streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
+    if node.streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
         return float("inf")
-    return max(here_s / first_target_s if first_target_s else 0.0, _slowness(node, node, targets, prompt_s, now_s))
+    slowness = _slowness(node, node, targets, now_s)
+    own = max(_missed(here_s / first_target_s) if first_target_s else 0.0, _missed(slowness))
+    return own + _missed_by_stall(node, prompt_s, slowness, targets, now_s)
+
+
+def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targets, now_s: float) -> float:
+    """Return how many of a node's streams are expected to miss since they wait for a prompt of that time.
+
+    A stream waits once, which its mean time between tokens spreads over all its tokens. Streams that begin in that time
+    wait as well: by Little's law as many per second as there are, over the time that one takes.
+    """
+    times = node.inter_token
+    inter_token_s, target_s = times.predict_s(node.streams, now_s), _inter_token_target_s(times, targets, now_s)
+    if not inter_token_s or not target_s:
+        return 0.0
+    waiting = node.streams * (1 + prompt_s / (times.per_answer * inter_token_s))
+    return waiting * (_missed(slowness + prompt_s / times.per_answer / target_s) - _missed(slowness))
 
 
 def _has_room_for_streams(prefill: Node, targets: Targets, prompt_s: float, now_s: float) -> bool:
@@ -121,16 +133,24 @@ def _has_room_for_streams(prefill: Node, targets: Targets, prompt_s: float, now_
     return share <= targets.max_prompt_share and (prefill.kv_usage or 0.0) <= _EMPTY
 
 
-def _slowness(node: Node, alike: Node, targets: Targets, prompt_s: float, now_s: float) -> float:
+def _slowness(node: Node, alike: Node, targets: Targets, now_s: float, *, prompt_s: float = 0.0) -> float:
     """Return the time between tokens on a node with one more stream, and a prompt of that time, ÷ the target.
 
     What is not known of the node is taken to be as on the one that is `alike`; unknown of both, it counts as kept. A full
     cache counts as twice the target.
     """
     known = node.inter_token if node.inter_token.predict_s(1, now_s) is not None else alike.inter_token
-    idle_s, busy_s = known.predict_s(1, now_s), known.predict_s(node.streams + 1, now_s)
+    busy_s, target_s = known.predict_s(node.streams + 1, now_s), _inter_token_target_s(known, targets, now_s)
     slow = 0.0
-    if idle_s and busy_s is not None:
-        target_s = targets.inter_token_s or _IDLE_INTER_TOKENS * idle_s
+    if busy_s is not None and target_s:
         slow = busy_s / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more_s=prompt_s))) / target_s
     return max(slow, 2.0) if (node.kv_usage or 0.0) >= _FULL else slow
+
+
+def _inter_token_target_s(times: InterTokenTime, targets: Targets, now_s: float) -> float:
+    return targets.inter_token_s or _IDLE_INTER_TOKENS * (times.predict_s(1, now_s) or 0.0)
+
+
+def _missed(ratio: float) -> float:
+    """Return how likely a time misses its target, of the predicted time ÷ the target; beyond 1 by how much it does."""
+    return min(1.0, max(0.0, (ratio - _KEPT) / (_MISSED - _KEPT))) + _PER_TARGET * max(0.0, ratio - _MISSED)

@@ -25,11 +25,11 @@ _COUNT: Final = re.compile(rb"[1-9]\d{0,3}")
 _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 # In a string of JSON a quote has a backslash before it, so that text about these does not look like them.
 _MEDIA: Final = re.compile(
-    rb'"type"\s*:\s*"(?:input_)?(?:image|audio|video|file)|"(?:image|audio|video)_(?:url|embeds|pil)"|"input_audio"'
+    rb'"type"\s*:\s*"(?:input_)?(?:image|audio|video|file)|"(?:image|audio|video|prompt)_(?:url|embeds|pil)"|"input_audio"'
 )
 _OF_ONE_NODE: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(?:video|file)|"video_url"|"(?:image|video)_pil"|"uuid"')
 _ADDRESS: Final = re.compile(rb'"(?:url|image_url|audio_url)"\s*:\s*"(?!data:)')
-_ITEM_EMBEDDINGS: Final = re.compile(rb'"(?:image|audio|video)_embeds"')
+_ITEM_EMBEDDINGS: Final = re.compile(rb'"(?:image|audio|video|prompt)_embeds"')
 _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
 

@@ -72,11 +72,7 @@ class SamplingTracer(Tracing):
 
 
 def tracing_of(config: ProxyConfig) -> Tracing:
-    """Return what a configuration wants.
-
-    Raises:
-        TracingError: it wants what it cannot have.
-    """
+    """Return what a configuration wants. Raises `TracingError`: it wants what it cannot have."""
     if not config.otlp_endpoint:
         if config.trace_share:
             raise TracingError("proxy.trace_share is set, and proxy.otlp_endpoint does not say where traces go")

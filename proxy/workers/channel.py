@@ -50,11 +50,7 @@ class Channel:
 
 
 async def ask(path: Path, word: str) -> bytes:
-    """Ask another worker.
-
-    Raises:
-        NoAnswerError: nothing came, or not in time.
-    """
+    """Ask another worker. Raises `NoAnswerError`: nothing came, or not in time."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(path)

@@ -8,6 +8,7 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.node.startup.flags import ranks_of
 from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.matrix.media import CHAT
 
 MAX_LENGTH_TOKENS: Final = 384
 ROUTE: Final = "/v1/completions"
@@ -28,6 +29,7 @@ class Shape:
     chunk_tokens: int = 24  # on P, of each prompt: not a divisor of a block, so that chunks end inside blocks
     layer_s: float = 0.002  # what every layer on P takes longer
     request_timeout_s: float = 30.0  # the proxy's
+    has_media: bool = False  # prompts with images; the stack's model takes them
     patience: float = 1.0  # how many times as long as a quiet machine this one may take
     transfer: TransferConfig = field(default_factory=TransferConfig)
 
@@ -63,7 +65,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """Where clients ask."""
-        return self.proxy.url + ROUTE
+        return self.proxy.url + (CHAT if self.shape.has_media else ROUTE)
 
     def named(self, name: str) -> Server:
         return next(server for server in self.servers if server.name == name)
@@ -80,13 +82,17 @@ class Cluster:
         flags += ["--long-prefill-token-threshold", str(shape.chunk_tokens)]
         flags += ["--no-scheduler-reserve-full-isl"]  # prompts may outgrow the pool, and are preempted then
         flags += ranks_with(shape.prefill_ranks, shape.prefill_blocks)
-        slow = {"target": "tests.chaos.targets:slow_prefill_node", "kwargs": {"layer_s": shape.layer_s}}
-        return self._node("prefill", name, flags, **(slow if shape.layer_s else {}))
+        slow = {
+            "target": "tests.chaos.targets:slow_prefill_node",
+            "kwargs": {"layer_s": shape.layer_s, "has_media": shape.has_media},
+        }
+        return self._node("prefill", name, flags, **(slow if shape.layer_s or shape.has_media else {}))
 
     def _decode(self, name: str) -> Server:
         flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
         flags += ranks_with(self.shape.decode_ranks, self.shape.decode_blocks)
-        return self._node("decode", name, flags)
+        media = {"target": "tests.support.media_nodes:node", "kwargs": {"role": "decode"}}
+        return self._node("decode", name, flags, **(media if self.shape.has_media else {}))
 
     def _node(self, role: str, name: str, flags: list[str], **more: Any) -> Server:
         """Start a node in its place."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from baton.contracts.http import PATH_HEADER
 from tests.chaos.exchange import Ending, Exchange
-from tests.chaos.workload import Reference
+from tests.chaos.workload import Reference, logprobs_of
 from tests.e2e.client import LOGPROB_TOLERANCE
 
 _DONE = "[DONE]"
@@ -92,7 +92,7 @@ def error_of(body: Any) -> str:
 def _judge_body(body: bytes) -> _Found:
     try:
         choice = json.loads(body)["choices"][0]
-        return _Found(list(choice["token_ids"]), list(choice["logprobs"]["token_logprobs"]))
+        return _Found(list(choice["token_ids"]), logprobs_of(choice))
     except (ValueError, KeyError, IndexError, TypeError):
         return _Found([], [], problem=f"a 200 without an answer: {body[:200]!r}")
 
@@ -126,8 +126,9 @@ def _read_event(text: str, found: _Found) -> bool:
         return True
     try:
         for choice in event["choices"]:
-            found.tokens += choice["token_ids"] or ()
-            found.logprobs += (choice["logprobs"] or {}).get("token_logprobs") or ()
+            is_role = "delta" in choice and "token_ids" not in choice  # a chat's first event
+            found.tokens += () if is_role else choice["token_ids"] or ()
+            found.logprobs += logprobs_of(choice)
     except (KeyError, TypeError):
         return False
     return True

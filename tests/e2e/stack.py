@@ -59,9 +59,9 @@ class Server:
             netns=self.netns,
         )
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_ready(self) -> None:
         """Wait until it serves; a proxy, for a moment longer, until it knows that its nodes do: it is ready with one of them."""
-        deadline, served_at = time.monotonic() + timeout_s, math.inf
+        deadline, served_at = time.monotonic() + START_TIMEOUT_S, math.inf
         while time.monotonic() < deadline:
             if self.child is not None and self.child.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.child.returncode}:\n{self.tail()}")
@@ -73,7 +73,7 @@ class Server:
                     if all(node["state"] == "ready" for node in nodes) or time.monotonic() > served_at + NODES_WITHIN_S:
                         return
             time.sleep(0.05)
-        raise RuntimeError(f"{self.name} was not ready within {timeout_s} s:\n{self.tail()}")
+        raise RuntimeError(f"{self.name} was not ready within {START_TIMEOUT_S} s:\n{self.tail()}")
 
     def process(self, title: str) -> int:
         """Return the process id of the one of its processes whose title begins so."""
@@ -310,9 +310,11 @@ def vllm_forkserver(
 
 
 @contextmanager
-def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+def stack_on(
+    forkserver: ForkServer, folder: Path, model: Path = WEIGHTS, *, env: Mapping[str, str] = NOTHING
+) -> Iterator[Stack]:
     """A stack on a fork server that others use too; everything of it is stopped at the end."""
-    stack = Stack(forkserver, folder, env=env)
+    stack = Stack(forkserver, folder, model, env=env)
     with stack.stopping():
         yield stack
 

@@ -46,6 +46,7 @@ def test_what_d_holds_is_what_p_computed(stack: Stack, trio: Trio, flags: tuple[
     hands_over(stack, trio, *flags, is_exact=False)
 
 
+@pytest.mark.exhaustive  # bytes of any type: layout/test_regions.py; the refusal: test_fingerprint.py, test_node_info.py, test_node.py
 def test_another_type_of_kv_is_another_cache(stack: Stack, trio: Trio) -> None:
     """Two nodes with fp8 are exact; with a node of another type they are not paired, and it can be read why; D computes the prompt."""
     decode = hands_over(stack, trio, *FLOAT32, "--kv-cache-dtype", "fp8", is_exact=True)

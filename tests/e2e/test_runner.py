@@ -174,6 +174,7 @@ def test_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]], met
     assert accepted["late"] == accepted["engine"] > 0
 
 
+@pytest.mark.exhaustive  # which worker that is: test_choose.py; its empty series: test_metrics.py in tests/unit/model_runner
 def test_a_node_can_run_the_engine_s_own_runner(stack: Stack) -> None:
     """With `model_runner: engine`; its series are there, and empty."""
     server = stack.node("decode", *FLOAT32, "--model-runner", "engine", name="engine-node")

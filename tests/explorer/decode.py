@@ -63,7 +63,7 @@ class DecodeSide:
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.parts = scene.prefill_ranks * scene.layers
-        self.gather = machines.gather(self.machine, self.parts)
+        self.gather = machines.gather(self.machine)
         self.scene = scene
         self.skip = skip
         self.engines: list[str] = []  # alive
@@ -129,7 +129,7 @@ class DecodeSide:
     def _on_watch(self, name: str) -> None:
         self.wanted[name].stage = "watched"
         flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.peers_of(self.place)]
-        self.gather.watch(name, name + AT, flows, 0.0)
+        self.gather.watch(name, name + AT, flows, self.parts, 0.0)
         self.machine.announce()
 
     def _on_prepare(self, name: str, lead: int) -> None:

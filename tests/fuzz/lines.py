@@ -82,24 +82,18 @@ class Lines:
         """
         self._diallers.append(self._dial())
         if len(self._diallers) > OLD_LINES:
-            self._insist(lambda: self.at_prefill.frames >= self.sent_to_prefill, "P")  # what a closed socket holds is lost
+            self._insist(
+                lambda: self.at_prefill.frames >= self.sent_to_prefill, "P"
+            )  # what a closed socket holds is lost
             self._diallers.popleft().close()
 
     def to_prefill(self, frame: bytes) -> None:
-        """Say something to P.
-
-        Raises:
-            TimeoutError: P takes nothing any more.
-        """
+        """Say something to P. Raises `TimeoutError`: P takes nothing any more."""
         self._insist(lambda: _try_to_send(self._diallers[-1], frame), "P")
         self.sent_to_prefill += 1
 
     def to_decode(self, frame: bytes) -> None:
-        """Say something to D, once it has dialled.
-
-        Raises:
-            TimeoutError: D takes nothing any more.
-        """
+        """Say something to D, once it has dialled. Raises `TimeoutError`: D takes nothing any more."""
         self._insist(lambda: bool(self._identity) and self._listener.send(self._identity, frame), "D")
         self.sent_to_decode += 1
 

@@ -71,11 +71,7 @@ class World:
         return self.lines.arrived - self.valid
 
     def say(self) -> None:
-        """Let one of the hostile ranks say something, spoilt.
-
-        Raises:
-            TimeoutError: nobody takes it.
-        """
+        """Let one of the hostile ranks say something, spoilt. Raises `TimeoutError`: nobody takes it."""
         decode_speaks = self.random.random() < 0.6
         speaker: Speaker = self._decode if decode_speaks else self._prefill
         frame, is_new = speaker.next_frame()

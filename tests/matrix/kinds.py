@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -19,13 +20,14 @@ from tests.e2e.waiting import leftovers
 from tests.matrix.drafter_models import DRAFTING
 from tests.matrix.grouped_models import GROUPED_MODELS
 from tests.matrix.models import MODELS, Recipe, ensure, lengths
+from tests.matrix.recurrent_models import RECURRENT_MODELS
 from tests.matrix.trial import COMMON, NODE, leave_early
 
 CELLS: Final = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS: Final = 512
 SHORT_TOKENS: Final = 128
 AT_ONCE: Final = 3
-RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({**MODELS, **DRAFTING, **GROUPED_MODELS})
+RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({**MODELS, **DRAFTING, **GROUPED_MODELS, **RECURRENT_MODELS})
 
 
 class Kind(NamedTuple):
@@ -36,11 +38,13 @@ class Kind(NamedTuple):
     decode: int = 1
     divides_blocks: bool = False  # heads are on different ranks of the two, so that there are no digests to compare
     drafts: tuple[int, int] = (0, 0)  # tokens that the model's MTP drafter drafts on P and on D; 0: there is none
+    cached: tuple[bool, bool] = (False, False)  # whether P's and D's prefix cache is on, with recurrent layers
 
     def __str__(self) -> str:
         ranks = "" if self.prefill == self.decode == 1 else f" tp{self.prefill} to tp{self.decode}"
         drafts = f" drafts {self.drafts[0]} to {self.drafts[1]}" if any(self.drafts) else ""
-        return self.model + ranks + drafts
+        cached = f" cached on {' and '.join(compress('PD', self.cached))}" if any(self.cached) else ""
+        return self.model + ranks + drafts + cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +100,15 @@ def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
     text = choose_prompts(6)[-1]
     prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(lengths(recipe))]
     with stack.stopping():
-        plain = stack.plain(*COMMON, *flags, model=model)
+        plain = stack.plain(*COMMON, *flags, *caching(recipe, is_on=any(kind.cached)), model=model)
         plain.wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
         chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
-        prefill = stack.node(
-            "prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(kind.prefill), *drafting(kind.drafts[0]), model=model
+        on_prefill, on_decode = (
+            (*flags, *_ranks(ranks), *drafting(drafts), *caching(recipe, is_on=is_on))
+            for ranks, drafts, is_on in zip((kind.prefill, kind.decode), kind.drafts, kind.cached, strict=True)
         )
-        decode = stack.node(
-            "decode", *NODE, *VERIFY, *flags, *_ranks(kind.decode), *drafting(kind.drafts[1]), model=model
-        )
+        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *on_prefill, model=model)
+        decode = stack.node("decode", *NODE, *VERIFY, *on_decode, model=model)
         expected = answers(plain.url, model, prompts)
         stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])
@@ -117,6 +121,14 @@ def drafting(tokens: int) -> Sequence[str]:
     """Return the flags of a server whose model's MTP drafter drafts so many tokens a step."""
     settings = {"method": "mtp", "num_speculative_tokens": tokens}
     return ("--speculative-config", json.dumps(settings)) if tokens else ()
+
+
+def caching(recipe: Recipe, *, is_on: bool = True) -> Sequence[str]:
+    """Return the flags of a server whose recurrent layers keep states for the prefix cache, against those of the recipe.
+
+    On a CPU Mamba2's kernel leaves no state within a chunk, and vLLM expects one where a chunk is longer than a block.
+    """
+    return ("--enable-prefix-caching", "--max-num-batched-tokens", str(recipe.block_tokens)) if is_on else ()
 
 
 def _ranks(number: int) -> Sequence[str]:

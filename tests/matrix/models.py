@@ -170,13 +170,33 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             flags=_UNCACHED,
             block_tokens=256,
         ),
+        # B and C of all heads in one group, which ranks do not divide. Its blocks must be as long on one rank as on two.
+        "granite-4": Recipe(
+            "GraniteMoeHybrid",
+            {
+                "layer_types": ["mamba", "mamba", "mamba", "attention"],
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "shared_intermediate_size": 64,
+                "mamba_n_heads": 8,
+                "mamba_d_head": 32,
+                "mamba_d_state": 64,
+                "mamba_n_groups": 1,
+                "mamba_chunk_size": 64,
+                "mamba_expand": 2,
+                "pad_token_id": 0,
+            },
+            has_states=True,
+            flags=_UNCACHED,
+            block_tokens=256,
+        ),
         # Three layers with a gated delta net to one with attention. vLLM's kernels for CPUs know bfloat16 alone.
         "qwen3-next": Recipe(
             "Qwen3Next",
             {
                 "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-                "linear_num_key_heads": 1,
-                "linear_num_value_heads": 2,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
                 "linear_key_head_dim": 128,  # vLLM's kernels know no other
                 "linear_value_head_dim": 128,
                 "num_experts": 4,

@@ -23,6 +23,14 @@ RANKS = [
     Kind("llama4", 2, 2),
     Kind("gemma4", 2, 2),
     Kind("gemma4", 2, 1, divides_blocks=True),
+    Kind("falcon-h1", 2, 1, divides_blocks=True),
+    Kind("falcon-h1", 1, 2, divides_blocks=True),
+    Kind("falcon-h1", 2, 2),
+    Kind("granite-4", 2, 1, divides_blocks=True),  # B and C of a single group: each rank has them whole
+    Kind("granite-4", 1, 2, divides_blocks=True),
+    Kind("granite-4", 2, 2),
+    Kind("qwen3-next", 2, 2),
+    Kind("qwen3-next", 2, 1, divides_blocks=True),  # that it runs: there is nothing to compare
 ]
 
 

@@ -208,9 +208,12 @@ MUTATIONS: Final = [
     *_of(
         "proxy/planning/placement.py",
         f"{UNIT}/proxy/planning/test_placement.py",
-        ("best, placement = paired * _BETTER", "best, placement = paired"),
+        ("expected[Placement.ON_DECODE] = _BETTER + ", "expected[Placement.ON_DECODE] = "),
         ("node.own_prompt_bytes + chosen_decode.new_bytes", "chosen_decode.new_bytes"),
-        ("if has_streams and ", "if "),
+        ("if node.streams and node", "if node"),
+        ("return own + _missed_by_stall(node, prompt_s, slowness, targets, now_s)", "return own"),
+        (" + _PER_TARGET * max(0.0, ratio - _MISSED)", ""),
+        ("    waiting = node.streams * (1 + prompt_s / (times.per_answer * inter_token_s))", "    waiting = 1.0"),
         ("max(alone_s, measured.limit_s(chosen_decode.new_bytes))", "alone_s"),
         ("or 0.0) <= _EMPTY", "or 0.0) <= 1"),
         ("node.streams + 1", "node.streams"),
@@ -234,6 +237,8 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/nodes/test_inter_token_time.py",
         ("before <= load.inter_token_count < before", "load.inter_token_count < before"),
         (" * (1 - prompt_share)", ""),
+        ("self._tokens * _KEPT + ", "self._tokens + "),
+        ("if self._begun >= _LEAST_ANSWERS else", "if self._begun else"),
     ),
     *_of(
         "proxy/admission/concurrency_limiter.py",

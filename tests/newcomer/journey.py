@@ -148,11 +148,7 @@ def _tail(lines: Sequence[Line]) -> str:
 
 
 def run_line(machine: Machine, line: str) -> str:
-    """Run a line to its end and return what it printed.
-
-    Raises:
-        JourneyError: it failed, or took too long.
-    """
+    """Run a line to its end and return what it printed. Raises `JourneyError`: it failed, or took too long."""
     with machine.start(line) as process:
         try:
             said, _ = process.communicate(timeout=SHORT_S)

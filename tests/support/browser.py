@@ -46,11 +46,7 @@ Scheme = Literal["light", "dark"]
 
 
 def chromium() -> str:
-    """Return the browser's program.
-
-    Raises:
-        RuntimeError: there is none.
-    """
+    """Return the browser's program. Raises `RuntimeError`: there is none."""
     for name in (os.environ.get("CHROMIUM"), *NAMES):
         if name and (found := shutil.which(name)):
             return found
@@ -72,11 +68,7 @@ class Browser:
             )
 
     def address(self) -> str:
-        """Wait until the browser listens; return where.
-
-        Raises:
-            RuntimeError: it does not come up.
-        """
+        """Wait until the browser listens; return where. Raises `RuntimeError`: it does not come up."""
         give_up = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up and self._process.poll() is None:
             with suppress(FileNotFoundError):
@@ -141,11 +133,7 @@ class Tab:
         await asyncio.wait_for(self._loaded.wait(), ANSWER_TIMEOUT_S)
 
     async def evaluate(self, script: str) -> Any:
-        """Return what an expression gives, as JSON has it.
-
-        Raises:
-            RuntimeError: it threw.
-        """
+        """Return what an expression gives, as JSON has it. Raises `RuntimeError`: it threw."""
         answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
@@ -157,11 +145,7 @@ class Tab:
         return base64.b64decode(taken["data"])
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Give an order and return the answer.
-
-        Raises:
-            RuntimeError: the browser refuses.
-        """
+        """Give an order and return the answer. Raises `RuntimeError`: the browser refuses."""
         number = next(self._ids)
         waiting = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters, **self._session})

@@ -15,14 +15,14 @@ _PEM = serialization.Encoding.PEM
 class Authority:
     """Signs; each certificate and key lie in two files of a folder."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _named(name)
+        self._name = _named("authority")
         certificate = self._builder(self._name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
-        self.path = folder / f"{name}.pem"
+        self.path = folder / "authority.pem"
         self.path.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
 
     def sign(self, name: str) -> tuple[Path, Path]:

@@ -51,6 +51,14 @@ class Cluster:
 
         await until_true(all_ready)
 
+    async def until_nothing_in_flight(self) -> None:
+        """Wait until the proxy counts no request: a node hears of an end before that."""
+
+        async def nothing() -> bool:
+            return "baton_requests_in_flight 0.0" in (await self.http.get("/metrics")).text
+
+        await until_true(nothing)
+
 
 async def until_true(condition: Callable[[], Any], *, timeout_s: float = 20.0) -> None:
     """Poll until a condition (or coroutine function) holds."""

@@ -22,11 +22,7 @@ def compose_files(*overlays: str) -> list[Path]:
 
 
 def rendered(files: Sequence[Path], environ: Mapping[str, str] = NOTHING) -> dict[str, Any]:
-    """Return what docker-compose makes of files.
-
-    Raises:
-        ValueError: it refuses them, or warns.
-    """
+    """Return what docker-compose makes of files. Raises `ValueError`: it refuses them, or warns."""
     program = site_packages(pinned_venv("image-tools")) / "bin" / "docker-compose"
     named = [word for file in files for word in ("--file", str(file))]
     done = subprocess.run(

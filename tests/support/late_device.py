@@ -15,8 +15,8 @@ stream, which waits for every blocking stream and lets every blocking stream wai
 
 Streams are first in, first out and costs are known, so the instant at which an operation ends is known when it is issued:
 there is no thread. Kernels (Python functions) run, in the order of their ends, as soon as somebody looks at the device.
-Operations that need the same *engine* run one after the other, in the order of issue: "compute" (of which `parallel`
-kernels may run beside each other), and one engine per direction of copying.
+Operations that need the same *engine* run one after the other, in the order of issue: there is one that computes, and one
+per direction of copying.
 
 `hang` lets the device stop where it is: what has not ended never will. `lose` breaks it: every look at it raises
 `DeviceError`. Each thread has a current device, number 0 to begin with; `enter` sets it. Waiting for, or launching to, a
@@ -120,10 +120,8 @@ class LateDevice:
         index: int = 0,
         launch_s: float = 5e-6,
         record_s: float = 1e-6,
-        query_s: float = 1e-6,
         wake_s: float = 50e-6,
         copy_bytes_per_s: float = 25e9,
-        parallel: int = 1,
     ) -> None:
         """Make an idle device.
 
@@ -132,10 +130,8 @@ class LateDevice:
             index: Its number among the host's devices.
             launch_s: What launching a kernel or a copy costs the host.
             record_s: What recording an event costs the host.
-            query_s: What a look at an event costs the host.
             wake_s: What waiting for an event costs beyond the event's own instant.
             copy_bytes_per_s: Of one copy engine.
-            parallel: How many kernels of different streams may compute beside each other.
         """
         self.waits: Counter[str] = Counter()  # blocking waits, by thread name
         self.spun: Counter[str] = Counter()  # of them, those of events that spin
@@ -143,8 +139,8 @@ class LateDevice:
         self.index = index
         self.copy_bytes_per_s = copy_bytes_per_s
         self._host = host
-        self._costs = {"launch": launch_s, "record": record_s, "query": query_s, "wake": wake_s}
-        self._engines: dict[str, list[float]] = {"compute": [-inf] * parallel, "to host": [-inf], "to device": [-inf]}
+        self._costs = {"launch": launch_s, "record": record_s, "query": 1e-6, "wake": wake_s}
+        self._engine_free_at = dict.fromkeys(("compute", "to host", "to device"), -inf)
         self._lock = threading.Lock()
         self._order = count()
         self._kernels: list[tuple[float, int, Callable[[], object]]] = []  # by the instant of their end
@@ -209,13 +205,10 @@ class LateDevice:
         self._spend("launch")
         with self._lock:
             start = max(self._host.now(), stream.end, self._others_end(stream))
-            lanes = self._engines[engine]
-            lane = min(range(len(lanes)), key=lanes.__getitem__)
-            start = max(start, lanes[lane]) if cost_s else start
-            end = start + cost_s
-            stream.end = end
             if cost_s:
-                lanes[lane] = end
+                start = max(start, self._engine_free_at[engine])
+                self._engine_free_at[engine] = start + cost_s
+            end = stream.end = start + cost_s
             if kernel is not None:
                 heappush(self._kernels, (end, next(self._order), kernel))
 

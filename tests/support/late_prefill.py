@@ -41,6 +41,7 @@ from tests.support.virtual_host import VirtualHost
 
 BLOCK_TOKENS, TOKEN_BYTES = 16, 4096  # of K and V, per layer and rank: as Qwen3-8B's with TP 1
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+SUBMIT_S = 100e-6
 PEER: PeerKey = ("accept", b"played")
 MODULES = (sender, waiter, prefill, digesting)
 
@@ -62,8 +63,6 @@ class Scenario:
     transfer_s: float = 0.100  # of the whole prompt, on an idle link
     reserved_s: float = 0.0  # after the first step began
     void_before_chunk: int = 0  # the scheduler takes the prompt away before this chunk; 0: it does not
-    hang_after_s: float = 0.0  # the device stops; 0: it does not
-    lose_after_s: float = 0.0  # the device breaks; 0: it does not
 
 
 @dataclass(slots=True)
@@ -105,18 +104,17 @@ class RankResult:
 class LateLink:
     """A sending engine: its pushes take their turn on one link."""
 
-    def __init__(self, host: VirtualHost, bytes_per_s: float, layer_of: Any, submit_s: float = 100e-6) -> None:
+    def __init__(self, host: VirtualHost, bytes_per_s: float, layer_of: Any) -> None:
         self.submitted: list[tuple[float, set[int]]] = []  # instant, layers
         self.pushes: list[LatePush] = []
         self.most_under_way = 0  # pushes
         self._host = host
         self._bytes_per_s = bytes_per_s
         self._layer_of = layer_of
-        self._submit_s = submit_s
         self._free_at = 0.0
 
     def submit(self, target: str, plan: CopyPlan) -> "LatePush":
-        self._host.sleep(self._submit_s)
+        self._host.sleep(SUBMIT_S)
         self.submitted.append((self._host.now(), {self._layer_of(copy.src) for copy in plan}))
         begins_at = max(self._free_at, self._host.now())
         self._free_at = begins_at + plan.total_bytes / self._bytes_per_s
@@ -342,22 +340,16 @@ def run(scenario: Scenario, patience_s: float = 3.0) -> list[RankResult]:
             if not scenario.reserved_s:
                 rank.reserve()
             host.thread(rank.compute, f"model-{rank.device.index}").start()
-        host.thread(lambda: play_events(host, scenario, ranks), "events").start()
+        if scenario.reserved_s:
+            host.thread(lambda: reserve_late(host, scenario, ranks), "events").start()
         while host.now() < begun + patience_s and not all(rank.worker.snapshot()["recent"] for rank in ranks):
             host.sleep(0.01)
         host.sleep(0.05)  # what leaves after the end leaves too late
         return [rank.result(begun) for rank in ranks]
 
 
-def play_events(host: VirtualHost, scenario: Scenario, ranks: Sequence[LateRank]) -> None:
-    """What happens to the node while it computes."""
-    events = [
-        (scenario.reserved_s, LateRank.reserve),
-        (scenario.hang_after_s, lambda rank: rank.device.hang()),
-        (scenario.lose_after_s, lambda rank: rank.device.lose()),
-    ]
-    begun = host.now()
-    for at, act in sorted((event for event in events if event[0]), key=lambda event: event[0]):
-        host.sleep(begun + at - host.now())
-        for rank in ranks:
-            act(rank)
+def reserve_late(host: VirtualHost, scenario: Scenario, ranks: Sequence[LateRank]) -> None:
+    """The decode ranks allocate blocks while the node computes."""
+    host.sleep(scenario.reserved_s)
+    for rank in ranks:
+        rank.reserve()

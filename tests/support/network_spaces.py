@@ -5,16 +5,13 @@ Addresses are of 198.18.0.0/15 (RFC 2544, for benchmarks). This process is in th
 
 import itertools
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from benchmarks.overlap.network import NetworkError, refuse_unprivileged
+from benchmarks.overlap.network import DEVICES, FOLDER, Namespaces, run
 
 PREFIX: Final = "baton-hosts-"
-FOLDER: Final = Path("/run/netns")
-DEVICES: Final = Path("/sys/class/net")
 SUBNET: Final = "198.18.32"
 
 
@@ -24,27 +21,12 @@ class Seat:
     address: str
 
 
-class Network:
-    """Made in `with`; on leaving all is removed."""
-
+class Network(Namespaces):
     def __init__(self, name: str) -> None:
         self._name = name
         self._switch = f"{PREFIX}{os.getpid()}-switch"
         self._here = f"bc{os.getpid()}"  # this process's device
         self._hosts = itertools.count(2)  # 1 is this process
-
-    def __enter__(self) -> Self:
-        refuse_unprivileged(os.geteuid())
-        _remove_orphans()
-        try:
-            self._make()
-        except NetworkError:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._remove()
 
     def add(self, name: str) -> Seat:
         """Make a place for a host."""
@@ -74,23 +56,8 @@ class Network:
         for space in FOLDER.glob(f"{PREFIX}{os.getpid()}-*"):
             run(f"ip netns delete {space.name}")
 
-
-def run(command: str) -> None:
-    """Run a command.
-
-    Raises:
-        NetworkError: it failed, or its program is not there.
-    """
-    try:
-        subprocess.run(command.split(), check=True, capture_output=True, text=True)
-    except FileNotFoundError as exc:
-        raise NetworkError(f"{exc.filename} is missing: install iproute2") from exc
-    except subprocess.CalledProcessError as exc:
-        raise NetworkError(f"`{command}` failed: {exc.stderr.strip()}") from exc
-
-
-def _remove_orphans() -> None:
-    for space in FOLDER.glob(f"{PREFIX}*"):
-        maker = space.name.removeprefix(PREFIX).partition("-")[0]
-        if not Path(f"/proc/{maker}").exists():
-            run(f"ip netns delete {space.name}")
+    def _remove_orphans(self) -> None:
+        for space in FOLDER.glob(f"{PREFIX}*"):
+            maker = space.name.removeprefix(PREFIX).partition("-")[0]
+            if not Path(f"/proc/{maker}").exists():
+                run(f"ip netns delete {space.name}")

@@ -1,7 +1,6 @@
 """`baton doctor` before a deployment of fakes: what it makes of every kind of answer."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,6 +16,7 @@ from baton.deploy.doctor import asking
 from baton.deploy.doctor.deployment import READY, Targets, examine
 from baton.deploy.doctor.links import Wanted
 from baton.deploy.doctor.report import Examination
+from tests.support.ports import free_port
 from tests.support.serve import serve
 from tests.unit.deploy.doctor.known import info, machine
 
@@ -108,8 +108,7 @@ async def deployment() -> AsyncIterator[Deployment]:
 
 
 def nobody() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 async def test_a_pair_is_tried_by_its_nodes(deployment: Deployment) -> None:

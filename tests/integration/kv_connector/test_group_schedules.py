@@ -9,6 +9,7 @@ import pytest
 from baton.kv_connector.handoff import producer, pushing
 from baton.kv_connector.layout import groups
 from baton.kv_connector.scheduler_side import block_pins, decode, prefill
+from tests.support.async_schedules import kv_manager
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 from tests.support.async_schedules.world import Order
 
@@ -31,8 +32,10 @@ def test_what_the_last_token_reads_is_what_the_kernels_wrote(name: str) -> None:
 
 def to_be_seen(name: str) -> set[str]:
     """What schedules of a layout must have brought up for it to count as tried."""
-    if LAYOUTS[name].has_states:  # vLLM has no prefix cache then
+    if not LAYOUTS[name].has_cache:
         return {"preempted"}
+    if LAYOUTS[name].caches_states:
+        return {"preempted", "hit on P", "state cached on D"} | ({"hit on D"} if 0 in LAYOUTS[name].windows else set())
     always = {"hit on P", "freed at the end", "preempted"}
     if name == "Mistral":  # with one group and this pool neither comes up; the matrix has prefix hits on D
         return always
@@ -65,6 +68,11 @@ def with_the_state_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producer, "first_read_block", lambda *_: 0)
 
 
+def with_a_single_state(patch: pytest.MonkeyPatch) -> None:
+    """States in the prefix cache are placed as one that is the only block of its table."""
+    patch.setattr(kv_manager, "CACHED_STATES", groups.STATE)
+
+
 @pytest.mark.parametrize(
     ("mutant", "name"),
     [
@@ -75,6 +83,8 @@ def with_the_state_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
         (with_the_state_of_the_whole_prompt, "Mamba2"),
         (with_the_state_of_any_chunk, "Qwen3-Next"),
         (without_groups, "Qwen3-Next"),
+        (with_the_state_of_the_whole_prompt, "Falcon-H1, cached"),
+        (with_a_single_state, "Qwen3-Next, cached"),
     ],
     ids=lambda given: getattr(given, "__name__", given),
 )

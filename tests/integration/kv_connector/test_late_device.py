@@ -3,10 +3,10 @@
 The clock is virtual, so figures are exact and the load of the machine plays no part. Real threads: at the end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,13 +15,34 @@ import pytest
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.worker_side import waiter
-from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
+from baton.kv_connector.worker_side.sync import POLICIES, ModelStream, make_layer_sync
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.late_device import LateDevice
-from tests.support.late_matrix import BASE, CELLS, PAGE, SCENARIOS, lateness_ms, page, results
-from tests.support.late_prefill import prefill_node, run
+from tests.support.late_prefill import RankResult, Scenario, prefill_node, run
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Ranks
 from tests.support.virtual_host import RealHost
+
+BASE = Scenario()
+SCENARIOS: Mapping[str, Scenario] = {
+    "one chunk": BASE,
+    "four chunks": replace(BASE, chunks=4),
+    "backlog: reserved at 60 ms": replace(BASE, reserved_s=0.060),
+    "prefix hit: half the prompt": replace(BASE, cached_tokens=1024, launch_s=0.010, compute_s=0.050),
+    "preempted before the third of four chunks": replace(BASE, chunks=4, void_before_chunk=2),
+    "a drafter's layer behind the 32": replace(BASE, draft_layers=1),
+}
+# Every case under every policy, every policy with either number of ranks.
+CELLS = [(name, policy, 1 + (at + to) % 2) for at, name in enumerate(SCENARIOS) for to, policy in enumerate(POLICIES)]
+
+
+@cache
+def results(name: str, policy: str, tp: int) -> tuple[RankResult, ...]:
+    return tuple(run(replace(SCENARIOS[name], policy=policy, tp=tp)))
+
+
+def lateness_ms(result: RankResult) -> float:
+    """Return the longest that a layer's last push left behind its being written, ms."""
+    return max(((layer.left[-1] - layer.written[-1]) * 1e3 for layer in result.layers if layer.left), default=0.0)
 
 
 def test_late_device_event_hides_the_transfer_behind_the_forward_pass() -> None:
@@ -106,11 +127,6 @@ def test_late_device_several_answers_each_get_what_the_device_has_written(policy
         assert all(
             left >= layer.written[-1] for left in layer.left[chunks - 1 :]
         )  # the last chunk's, and two whole prompts
-
-
-def test_late_device_page_says_what_the_simulation_says() -> None:
-    """`python -m tests.support.late_matrix` writes it again."""
-    assert PAGE.read_text() == page()
 
 
 @pytest.mark.parametrize("transfer_s", [0.01, 1.0, 100.0])

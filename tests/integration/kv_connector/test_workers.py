@@ -237,6 +237,7 @@ def test_a_prefill_rank_that_hung_up_is_not_waited_for_as_a_silent_one(tmp_path:
 
         assert "does not answer" in ranks.failed["d-a"]
         assert ranks.decode.snapshot()["totals"]["fences"] == 1
+        ranks.wait_until(lambda: not ranks.decode._loop._clients)  # it is not dialled again
 
 
 def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Path) -> None:
@@ -250,6 +251,20 @@ def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Pa
         ranks.wait_until(lambda: ranks.finished == {"d-a"})
 
         assert ranks.failed == {}
+
+
+def test_what_is_known_of_decode_ranks_that_have_gone_is_forgotten(tmp_path: Path) -> None:
+    """When the next one is met."""
+    with Ranks(tmp_path) as ranks:
+        ranks.hand_over()
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+        sender, gone = ranks.prefill._sender, 99
+        sender._pairings, sender._ended_s = {gone: sender._pairings[22]}, {gone: 0.0}
+
+        ranks.hand_over("b")
+        ranks.wait_until(lambda: ranks.finished == {"d-a", "d-b"})
+
+        assert set(sender._pairings) == set(sender._ended_s) == {22}
 
 
 def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:

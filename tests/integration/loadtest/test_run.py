@@ -13,7 +13,6 @@ from baton.loadtest.result import Result, read_result
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.command import run
-from baton.loadtest.traffic.trace_replay import CONVERSATION
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 from tests.support.ports import free_port
@@ -59,18 +58,6 @@ async def test_a_sweep_has_a_stage_for_each_rate_and_repeats_no_prompt() -> None
     assert [stage.figures["completed"] for stage in got.stages] == [5, 5]
     assert len(fake.bodies) == len({str(body["prompt"]) for body in fake.bodies}) == 13
     assert all(record.due_s is not None for stage in got.stages for record in stage.records)
-
-
-async def test_a_hundred_requests_of_the_recorded_trace() -> None:
-    """The file that ships, faster and shorter: none fails, and every length is as planned."""
-    fake = FakeOpenAI()
-    scales = ("--time-scale", "0.02", "--length-scale", "0.02", "--max-output", "8")
-    got = await taken(fake, "--trace", str(CONVERSATION), "--requests", "100", *scales)
-
-    (stage,) = got.stages
-    assert (stage.figures["completed"], stage.figures["failed"]) == (100, 0)
-    assert stage.figures["total_input_tokens"] == sum(len(body["prompt"]) for body in fake.bodies)
-    assert [record.due_s for record in stage.records] == sorted(record.due_s or 0.0 for record in stage.records)
 
 
 async def test_a_conversation_at_baton_is_reported_with_its_nodes_figures() -> None:

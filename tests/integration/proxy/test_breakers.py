@@ -117,3 +117,18 @@ async def test_a_restarted_node_is_no_longer_isolated() -> None:
         bad.fault = ""
         bad.change(incarnation="2")
         await until_state(running, bad.url, "ready")
+
+
+@pytest.mark.parametrize(("url", "status"), [("https://nowhere/a.png", 500), ("data:image/png,not-base64", 501)])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_an_image_that_cannot_be_had_is_held_against_no_node(role: str, url: str, status: int) -> None:
+    """A node answers so where an address does not, or a URL is of a kind that it does not know: it is the client's."""
+    image = {"type": "image_url", "image_url": {"url": url}}
+    async with cluster(prefill=2, decode=2, breaker_failures=1) as running:
+        for node in running.prefill if role == "prefill" else running.decode:
+            node.fault, node.status = "status", status
+        got = [await running.chat(messages=[{"role": "user", "content": [image]}]) for _ in range(4)]
+        opened = [await openings(running, node) for node in (*running.prefill, *running.decode)]
+
+    assert {each.status_code for each in got} <= {200, status}
+    assert opened == [0, 0, 0, 0]

@@ -158,7 +158,7 @@ async def test_a_4xx_of_the_prefill_node_alone_does_not_leave_the_decode_node_wa
         got = await running.complete()
 
     assert (got.status_code, got.headers["x-baton-path"]) == (200, "recomputed")
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 10
     assert "404" in got.headers["x-baton-reason"]
 
 

@@ -15,6 +15,7 @@ from baton.proxy.http.connection import Connection
 from baton.proxy.http.response import HIGH_WATER_BYTES, UpstreamResponse
 from baton.proxy.http.upstream import Upstream
 from tests.support.fake_transport import Transport
+from tests.support.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -348,7 +349,7 @@ async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
 async def test_nobody_there_is_told_from_silence() -> None:
     """A full queue of connections, or packets that are lost, say nothing of the process; nor does an answer that does not come."""
     upstream = Upstream(connect_timeout_s=0.2)
-    listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+    listening = socket.create_server(("127.0.0.1", free_port()), backlog=0)
     url = "http://{}:{}".format(*listening.getsockname())
     kinds = []
     with socket.create_connection(listening.getsockname()):  # it fills the queue

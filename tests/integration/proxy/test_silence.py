@@ -83,10 +83,9 @@ async def test_the_wait_ends_with_the_client_or_its_time() -> None:
             writer.close()
             await until_true(lambda: all(seen.cancelled for seen in node.seen))
             await writer.wait_closed()
-            in_flight = (await running.http.get("/metrics")).text
+            await running.until_nothing_in_flight()
 
     assert late.status_code == 504
-    assert "baton_requests_in_flight 0.0" in in_flight
 
 
 async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.group_sides import Text, output
-from tests.support.async_schedules.kv_manager import BLOCK_BYTES, GroupMemory, Layout, content, state
+from tests.support.async_schedules.kv_manager import BLOCK_BYTES, BLOCK_TOKENS, GroupMemory, Layout, content, state
 from tests.support.ranks import SECRET
 
 
@@ -86,7 +88,9 @@ class GroupDecodeSide:
         self._worker.begin_step(self.side.take_step(output()))
 
     def _reserve(self, text: Text) -> None:
-        found, hit, _ = self.manager.get_computed_blocks(text.decode)
+        self.manager.new_step_starts()
+        found, hit, *_ = self.manager.get_computed_blocks_for_connector(text.decode)
+        self._compare_cached(text, found.blocks)
         missing, _ = self.side.match(text.decode, hit)
         if missing is None:
             return
@@ -129,7 +133,8 @@ class GroupDecodeSide:
                 self.manager.cache_blocks(text.decode, len(text.tokens) - 1)
                 self._compare(text)
         for name, reason in report.failed.items():
-            self._texts[name].stage, self._texts[name].reason = "failed", reason
+            if self._texts[name].stage != "ended":  # it had all of its prompt
+                self._texts[name].stage, self._texts[name].reason = "failed", reason
         for name in closed:
             self._texts[name].closed = True
 
@@ -146,9 +151,9 @@ class GroupDecodeSide:
         for layer in range(self._layout.num_layers):
             group = self._layout.group_of(layer)
             if self._layout.is_state(layer):
-                before, found = state(text.tokens[:-1], layer), self._memory.read_state(layer, tables[group][0])
-                if found != before:
-                    self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
+                self._compare_state(
+                    layer, tables[group][(length - 2) // self._layout.tokens_of(group)], text.tokens[:-1]
+                )
                 continue
             window, last = self._layout.windows[group] or length, length - 1
             first = last - last % -window if window < 0 else max(0, length - window)
@@ -161,3 +166,16 @@ class GroupDecodeSide:
                         self.problem or f"{text.name} layer {layer} token {place}: found {shown!r} for {expected!r}"
                     )
                     return
+
+    def _compare_cached(self, text: Text, found: Sequence[Sequence[KVCacheBlock]]) -> None:
+        """Read the states that the prefix cache has for a prompt: the decode node would compute from them."""
+        for layer in range(self._layout.num_layers):
+            blocks = found[self._layout.group_of(layer)]
+            if self._layout.is_state(layer) and blocks:
+                self.seen["state cached on D"] += 1
+                self._compare_state(layer, blocks[-1].block_id, text.tokens[: len(blocks) * BLOCK_TOKENS])
+
+    def _compare_state(self, layer: int, block: int, tokens: Sequence[int]) -> None:
+        expected, found = state(tokens, layer), self._memory.read_state(layer, block)
+        if found != expected:
+            self.problem = self.problem or f"layer {layer} block {block}: found {found!r} for {expected!r}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.metadata import PrefillStep
@@ -72,6 +73,22 @@ def output(new: Sequence[Any] = (), cached: Sequence[Any] = (), preempted: set[s
     )
 
 
+def _scheduler_of(layout: Layout) -> Any:
+    """As much of vLLM's scheduler as decides where chunks end that leave states for the prefix cache."""
+    return SimpleNamespace(
+        block_size=BLOCK_TOKENS,
+        cache_config=SimpleNamespace(block_size=BLOCK_TOKENS),
+        scheduler_config=SimpleNamespace(long_prefill_token_threshold=0),
+        hash_block_size=BLOCK_TOKENS,
+        max_num_scheduled_tokens=CHUNK_TOKENS,
+        use_eagle_block_drop=False,
+        mamba_partial_cache_hit=False,
+        mamba_shared_prefix_checkpoint=False,
+        mamba_has_prefill_checkpoint_blocks=layout.leaves_checkpoints,
+        mamba_prefill_checkpoint_alignment=1 if layout.leaves_checkpoints else None,
+    )
+
+
 class GroupTraffic:
     def __init__(self, chance: random.Random, layout: Layout, prompts: int) -> None:
         self.seen: Counter[str] = Counter()
@@ -81,7 +98,8 @@ class GroupTraffic:
         self.side.bind_pool(self.manager.block_pool, self.manager)
         self._groups = range(len(layout.windows))
         self._block_tokens = [layout.tokens_of(group) for group in self._groups]
-        self._is_state = [group.is_state for group in layout.groups]
+        self._groups_of_layout = layout.groups
+        self._scheduler = _scheduler_of(layout) if layout.caches_states else None
         self._whole = self._random_tokens(2000)  # what several prompts begin with
         self.prompts = {name: self._draw(name, layout) for name in [f"r{number}" for number in range(prompts)]}
         self._to_come = list(self.prompts.values())
@@ -106,6 +124,7 @@ class GroupTraffic:
         preempted = self._preempt()
         self._finish()
         self._given = []
+        self.manager.new_step_starts()
         writes: list[list[Write]] = []
         cached = [made for text in self._running if (made := self._advance(text, writes))]
         new = []
@@ -114,7 +133,7 @@ class GroupTraffic:
             if text.name not in self._known:
                 self._known.add(text.name)
                 self.side.add_request(text.prefill)
-            found, hit, _ = self.manager.get_computed_blocks(text.prefill)
+            found, hit, text.prefill.shared_prefix_boundary = self.manager.get_computed_blocks(text.prefill)
             if (made := self._advance(text, writes, found, hit)) is None:
                 break
             self._to_come.pop()
@@ -155,6 +174,11 @@ class GroupTraffic:
             text.prefill.num_prompt_tokens - start,
             self._random.choice((CHUNK_TOKENS, self._random.randint(1, CHUNK_TOKENS))),
         )
+        if self._scheduler:
+            aligned = Scheduler._mamba_block_aligned_split(self._scheduler, text.prefill, scheduled, hit)
+            if aligned == 0:  # there is always budget for a block
+                aligned = min(BLOCK_TOKENS - start % BLOCK_TOKENS, text.prefill.num_prompt_tokens - start)
+            scheduled = aligned
         before = self._ids(text) if text.computed else [[] for _ in self._groups]
         given = self.manager.allocate_slots(text.prefill, scheduled, hit, found)
         if given is None:
@@ -166,19 +190,18 @@ class GroupTraffic:
             block in old for old in before for ids in given.get_block_ids() for block in ids if block
         )
         text.prefill.num_computed_tokens = text.computed = start + scheduled
-        writes.append(
-            [
-                write
-                for group in self._groups
-                for write in self._writes(group, after[group], text.tokens, start, text.computed)
-            ]
-        )
+        writes.append([write for group in self._groups for write in self._writes(text, group, after[group], start)])
         return text.prefill.request_id, given.get_block_ids(allow_none=True), start, scheduled
 
-    def _writes(self, group: int, table: list[int], tokens: list[int], start: int, stop: int) -> list[Write]:
-        if self._is_state[group]:
-            return [Write(group, table[0], 0, tokens[:stop])]
-        length = self._block_tokens[group]
+    def _writes(self, text: Text, group: int, table: list[int], start: int) -> list[Write]:
+        length, tokens, stop = self._block_tokens[group], text.tokens, text.computed
+        if self._groups_of_layout[group].is_state:
+            left = self.manager.coordinator.single_type_managers[group]._checkpoints if self._scheduler else {}
+            checkpoint = [left[text.prefill.request_id]] if text.prefill.request_id in left else []
+            return [
+                Write(group, table[block], 0, tokens[:seen])
+                for seen, block in [*checkpoint, (stop, (stop - 1) // length)]
+            ]
         places = range(start // length, -(-stop // length))
         bounds = [(max(start, index * length), min(stop, (index + 1) * length)) for index in places]
         return [

@@ -7,13 +7,16 @@ from typing import Any
 from tests.support.async_schedules.group_decode_side import GroupDecodeSide
 from tests.support.async_schedules.group_sides import GroupTraffic, Step, Write
 from tests.support.async_schedules.kv_manager import (
+    FALCON_H1_CACHED,
     GEMMA3,
     GEMMA4,
     GPT_OSS,
     LLAMA4,
     MAMBA2,
+    MAMBA2_CACHED,
     MISTRAL,
     QWEN3_NEXT,
+    QWEN3_NEXT_CACHED,
     GroupMemory,
     Layout,
     content,
@@ -29,6 +32,9 @@ LAYOUTS = {
     "Mistral": MISTRAL,
     "Mamba2": MAMBA2,
     "Qwen3-Next": QWEN3_NEXT,
+    "Mamba2, cached": MAMBA2_CACHED,
+    "Falcon-H1, cached": FALCON_H1_CACHED,
+    "Qwen3-Next, cached": QWEN3_NEXT_CACHED,
 }
 
 

@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 
 from baton.contracts.kv_transfer import Role, TransferParams, sign
-from baton.kv_connector.layout.groups import STATE, Group
+from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.layout.windows import OF_A_STATE, window_of_chunk
 from baton.kv_connector.worker_side.caches import Caches
@@ -43,12 +43,16 @@ class Layout(NamedTuple):
     layers_each: int
     blocks: int  # in the pool
     places: Sequence[int] = ()  # by group: how many times as long its blocks are; none: all are as long
+    caches_states: bool = False  # the prefix cache is on, with recurrent layers
+    leaves_checkpoints: bool = False  # a state at the last end of a block within a chunk, as Mamba2's kernels do
 
     @property
     def groups(self) -> list[Group]:
         """As our scheduler sides know them."""
         return [
-            STATE if window == OF_A_STATE else Group(window, places=self.places_of(group))
+            (CACHED_STATES if self.caches_states else STATE)
+            if window == OF_A_STATE
+            else Group(window, places=self.places_of(group))
             for group, window in enumerate(self.windows)
         ]
 
@@ -57,8 +61,9 @@ class Layout(NamedTuple):
         return self.places[group] if self.places else 1
 
     def tokens_of(self, group: int) -> int:
-        """Tokens of a block of a group with attention."""
-        return BLOCK_TOKENS * self.places_of(group)
+        """Tokens of a block of a group; a single state's is as long as a request may be."""
+        is_single = self.windows[group] == OF_A_STATE and not self.caches_states
+        return MODEL_TOKENS if is_single else BLOCK_TOKENS * self.places_of(group)
 
     @property
     def stride_bytes(self) -> int:
@@ -68,12 +73,12 @@ class Layout(NamedTuple):
     @property
     def block_tokens(self) -> int:
         """Tokens of a scheduler block: those of the layers with attention, where there are any."""
-        return MODEL_TOKENS if set(self.windows) == {OF_A_STATE} else BLOCK_TOKENS
+        return min(map(self.tokens_of, range(len(self.windows))))
 
     @property
-    def has_states(self) -> bool:
-        """Whether some layers are recurrent: then vLLM has no prefix cache."""
-        return OF_A_STATE in self.windows
+    def has_cache(self) -> bool:
+        """Whether vLLM has a prefix cache."""
+        return self.caches_states or OF_A_STATE not in self.windows
 
     def is_state(self, layer: int) -> bool:
         """Whether a layer is recurrent."""
@@ -92,7 +97,7 @@ class Layout(NamedTuple):
         groups = [
             KVCacheGroupSpec(
                 [f"layer.{layer}" for layer in range(self.num_layers) if self.group_of(layer) == group],
-                _spec(window, self.tokens_of(group)),
+                self._spec(window, self.tokens_of(group)),
             )
             for group, window in enumerate(self.windows)
         ]
@@ -104,19 +109,25 @@ class Layout(NamedTuple):
         return KVCacheManager(
             self.kv_cache_config(),
             max_model_len=MODEL_TOKENS,
-            scheduler_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS * max(self.places, default=1),
-            hash_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS,
-            enable_caching=not self.has_states,
+            scheduler_block_size=max(map(self.tokens_of, range(len(self.windows)))),
+            hash_block_size=BLOCK_TOKENS if self.has_cache else MODEL_TOKENS,
+            enable_caching=self.has_cache,
         )
 
-
-def _spec(window: int, tokens: int) -> KVCacheSpec:
-    if window == OF_A_STATE:  # a block as long as a request may be
-        return MambaSpec(block_size=MODEL_TOKENS, shapes=((STATE_BYTES // 4,),), dtypes=(torch.float32,))
-    common: dict[str, Any] = {"block_size": tokens, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
-    if window < 0:
-        return ChunkedLocalAttentionSpec(attention_chunk_size=-window, **common)
-    return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
+    def _spec(self, window: int, tokens: int) -> KVCacheSpec:
+        if window == OF_A_STATE:
+            return MambaSpec(
+                block_size=tokens,
+                shapes=((STATE_BYTES // 4,),),
+                dtypes=(torch.float32,),
+                mamba_cache_mode="align" if self.caches_states else "none",
+                num_prefill_checkpoint_blocks=int(self.leaves_checkpoints),
+                prefill_checkpoint_alignment=1 if self.leaves_checkpoints else None,
+            )
+        common: dict[str, Any] = {"block_size": tokens, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+        if window < 0:
+            return ChunkedLocalAttentionSpec(attention_chunk_size=-window, **common)
+        return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
 
 
 GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
@@ -126,6 +137,11 @@ LLAMA4 = Layout(windows=(window_of_chunk(256), 0), layers_each=2, blocks=44)
 MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
 MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)
+QWEN3_NEXT_CACHED = QWEN3_NEXT._replace(caches_states=True, blocks=34)
+FALCON_H1_CACHED = Layout(
+    windows=(OF_A_STATE, 0), layers_each=2, blocks=30, caches_states=True, leaves_checkpoints=True
+)
+MAMBA2_CACHED = MAMBA2._replace(caches_states=True, leaves_checkpoints=True, blocks=12)
 
 
 def request(name: str, tokens: Sequence[int], role: Role) -> Request:

@@ -7,6 +7,7 @@ from pathlib import Path
 from baton.deploy.launcher import is_ready
 from baton.deploy.stack import Listener, Member
 from tests.support.certificates import Authority
+from tests.support.ports import free_port
 from tests.support.processes import answering
 
 
@@ -32,8 +33,8 @@ def test_a_proxy_behind_tls_can_be_asked(tmp_path: Path) -> None:
 
 def test_where_we_may_not_ask_an_open_port_will_do() -> None:
     """A proxy that wants certificates of its clients."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         listens = is_ready(member(port, "", is_encrypted=True))
 
     assert listens

@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import (
 
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import (
+    CACHED_STATES,
     ONE_GROUP,
     STATE,
     Group,
@@ -52,13 +53,20 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
 
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
-    "states of several tokens": ([FULL, ALIGNED], "--no-enable-prefix-caching"),
+    "states of all tokens": ([FULL, replace(ALIGNED, mamba_cache_mode="all")], "--mamba-cache-mode align"),
+    "states further apart than blocks": ([FULL, replace(ALIGNED, block_size=32)], "leave out --mamba-block-size"),
     "states and KV in one group": ([alike(FULL, RECURRENT)], "kind MambaSpec"),
     "it keeps more": ([RETAINING], "kind SlidingWindowSpec"),
     "two windows": ([alike(FULL, WINDOW)], "windows of 0, 64 tokens"),
-    "blocks that do not divide": ([FULL, replace(WINDOW, block_size=24)], r"with blocks of 16, 24 tokens"),
-    "long blocks beside a state": ([FULL, replace(WINDOW, block_size=32), RECURRENT], r"with blocks of 16, 32 tokens"),
-    "too many": ([FULL] * (MAX_GROUPS + 1), "at most 16"),
+    "blocks that do not divide": (
+        [FULL, replace(WINDOW, block_size=24)],
+        "16, 24 tokens, of which the shortest is no divisor",
+    ),
+    "long blocks beside a state": (
+        [FULL, replace(WINDOW, block_size=32), RECURRENT],
+        "16, 32 tokens, .* start with --disable-hybrid-kv-cache-manager",
+    ),
+    "too many": ([FULL] * (MAX_GROUPS + 1), "a hand-off has at most 16"),
 }
 
 
@@ -79,18 +87,32 @@ def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks(
     assert groups_of(cache(RECURRENT, FULL, alike(RECURRENT, RECURRENT)), 16) == (STATE, Group(), STATE)
     assert groups_of(cache(RECURRENT), 4096) == (STATE,)
     assert have_states((Group(), STATE))
+    assert have_states((Group(), CACHED_STATES))
     assert not have_states((Group(64), Group()))
+
+
+def test_states_in_the_prefix_cache_have_a_table_as_of_a_window() -> None:
+    """One at the end of each block that is cached, and the running one; alone too."""
+    assert groups_of(cache(ALIGNED, FULL, alike(ALIGNED, ALIGNED)), 16) == (CACHED_STATES, Group(), CACHED_STATES)
+    assert groups_of(cache(ALIGNED), 16) == (CACHED_STATES,)
 
 
 @pytest.mark.parametrize(
     ("specs", "tokens"),
     [
         ([FULL], 128),
+        ([ALIGNED, ALIGNED], 16),
         ([FULL, RECURRENT], 16),
         ([RECURRENT, RECURRENT], 4096),
         ([replace(WINDOW, block_size=32), FULL], 16),
     ],
-    ids=["as vLLM says", "of the layers with attention", "of states alone", "the shortest"],
+    ids=[
+        "as vLLM says",
+        "of states in the prefix cache",
+        "of the layers with attention",
+        "of states alone",
+        "the shortest",
+    ],
 )
 def test_a_block_has_as_many_tokens_in_either_process(specs: list[Any], tokens: int) -> None:
     """Beside states vLLM's own number is another one in the scheduler's process than in a worker's."""
@@ -113,5 +135,7 @@ def test_an_older_vllm_runs_neither_windows_nor_groups(specs: list[Any]) -> None
 def test_another_connector_beside_is_refused(groups: tuple[Group, ...]) -> None:
     """It has been tried with one group without a window alone."""
     refuse_beside(ONE_GROUP)
-    with pytest.raises(ConfigError, match="beside"):
+    with pytest.raises(
+        ConfigError, match=r"another KV connector beside Baton's has not been tried with .* leave out `beside`"
+    ):
         refuse_beside(groups)

@@ -291,8 +291,8 @@ def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
         engine.side.finish_request(req)
 
     snapshot = engine.side.snapshot()
-    expected = {"transfers": 4, "loaded": 1, "recomputed": 1, "cancelled": 1, "cached": 1}
-    assert {name: snapshot["totals"][name] for name in expected} == expected
+    expected = {"transfers": 4, "loaded": 1, "recomputed": 1, "cancelled": 1, "cached": 1, "tokens_received": 40}
+    assert {name: count for name, count in snapshot["totals"].items() if count} == expected
     assert {name: count for name, count in snapshot["recomputed_by_reason"].items() if count} == {"timeout": 1}
     told = {record["request_id"]: record["state"] for record in snapshot["recent"]}
     assert told == {"a": "loaded", "b": "recomputed", "c": "cancelled"}  # d had no transfer to tell of

@@ -1,5 +1,6 @@
 """Both scheduler sides with recurrent layers: the prompt that P computes, and where a state stands among the blocks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +10,14 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.metadata import Progress
-from baton.kv_connector.layout.groups import STATE, Group
+from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 GROUPS = (Group(), STATE)  # of blocks of 16 tokens, and of one block
+CACHED = (Group(), CACHED_STATES)  # with vLLM's prefix cache on
 
 
 def on_prefill(tokens: int, **sampling: Any) -> Request:
@@ -25,9 +27,9 @@ def on_prefill(tokens: int, **sampling: Any) -> Request:
     return made
 
 
-def prefill(pool: FakePool | None = None) -> PrefillScheduler:
+def prefill(pool: FakePool | None = None, groups: Sequence[Group] = GROUPS) -> PrefillScheduler:
     """A prefill node's scheduler side."""
-    made = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=GROUPS)
+    made = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=groups)
     made.bind_pool(pool or FakePool(33))
     return made
 
@@ -124,6 +126,24 @@ def test_the_state_stands_where_the_last_chunk_ends() -> None:
     assert not any(block.ref_cnt for block in pool.blocks)
 
 
+@pytest.mark.parametrize("tokens", [50, 49], ids=["within a block", "all but the last token end a block"])
+def test_a_state_in_the_prefix_cache_stands_where_vllm_has_put_it(tokens: int) -> None:
+    """The prompt's first block and its state were cached; states of earlier ends of blocks are not ready with them, and not held."""
+    pool, made = FakePool(33), on_prefill(tokens)
+    side = prefill(pool, CACHED)
+    side.add_request(made)
+
+    first = side.take_step(step_output(new=[("r1", ([1, 2], [9, 10]), 16, 16)]))
+    second = side.take_step(step_output(cached=[("r1", ([3], [11]), 32, 16)]))
+    last = side.take_step(step_output(cached=[("r1", ([4], [12]), 48, 1)])) if tokens == 50 else second
+
+    assert [started.prompt.cached_tokens for started in first.started] == [16]
+    assert first.progress == [Progress("r1", [[1, 2], [9, 10]], 2)]
+    assert second.progress == [Progress("r1", [[3], [11]], 3 if tokens == 50 else 4)]
+    assert last.progress[-1].ready_blocks == 4
+    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [12 if tokens == 50 else 11]
+
+
 def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
     """What its later computation leaves in another block is for nobody."""
     side, made = prefill(), on_prefill(50)
@@ -161,6 +181,35 @@ def test_d_asks_for_the_state_before_the_last_token(
     assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
     assert reserved.wish.blocks == wanted
     assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == list(range(1, attention + 2))
+    side.close()
+
+
+def test_d_asks_for_the_state_though_it_has_a_prefix(tmp_path: Path) -> None:
+    """Its layers with attention have two blocks cached; vLLM gives a block for the running state alone."""
+    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=CACHED), FakePool(33)
+    side.bind_pool(pool)
+    made = request("decode", 50)
+    side.add_request(made)
+    attention, (state,) = pool.allocate(4), pool.allocate(1)
+
+    assert side.match(made, 32) == (17, True)
+    side.allocated(made, [attention, [pool.null_block] * 3 + [state]], 17)
+    (reserved,) = side.take_step(step_output()).reserved
+
+    assert reserved.wish.first_token == 32
+    assert reserved.wish.blocks == [[3, 4], [0, 5]]
+    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == [3, 4, 5]
+    side.close()
+
+
+def test_another_answer_to_a_prompt_does_not_wait_for_a_state_that_is_not_cached(tmp_path: Path) -> None:
+    """The prefix cache will have the prompt's blocks, and no state at their end."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=CACHED, has_prefix_cache=True)
+    side.bind_pool(FakePool(33))
+    for name in ("r1", "r2"):
+        side.add_request(request("decode", 50, request_id=name))
+
+    assert side.match(request("decode", 50, request_id="r2"), 0) == (0, False)
     side.close()
 
 

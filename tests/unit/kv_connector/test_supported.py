@@ -15,10 +15,17 @@ CHUNKED = ChunkedLocalAttentionSpec(
     block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
 )
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
+CACHED = MambaSpec(block_size=16, shapes=((2, 2),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
 def engine(
-    *, sleep: bool = False, speculative: object = None, own_scales: bool = False, replay: bool = False, **parallel: Any
+    *,
+    sleep: bool = False,
+    speculative: object = None,
+    own_scales: bool = False,
+    replay: bool = False,
+    unit: int | None = None,
+    **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
     plain = {
@@ -35,7 +42,9 @@ def engine(
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
         kv_transfer_config=SimpleNamespace(is_kv_producer=False),
-        cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay),
+        cache_config=SimpleNamespace(
+            block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay, prefix_match_unit=unit
+        ),
     )
 
 
@@ -64,10 +73,12 @@ def test_an_mtp_drafter_is_supported_beside_groups() -> None:
     check_supported(config, groups(FULL, FULL))
 
 
-def test_recurrent_layers_are_supported_on_one_rank() -> None:
+def test_recurrent_layers_are_supported_on_several_ranks() -> None:
     """With layers that attend beside them, and alone."""
     check_supported(engine(), groups(FULL, STATE, STATE))
-    check_supported(engine(), groups(STATE))
+    check_supported(engine(tensor_parallel_size=2), groups(STATE))
+    check_supported(engine(), groups(FULL, CACHED))
+    check_supported(engine(unit=8), groups(FULL, STATE))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +90,7 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
         (engine(nnodes=2, data_parallel_size=2), groups(FULL), "a node of several hosts has one engine"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
-        (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
+        (engine(own_scales=True), groups(FULL), "each node scale its KV in its own way"),
         (
             engine(speculative=SimpleNamespace(method="dflash")),
             groups(FULL),
@@ -95,14 +106,14 @@ def test_recurrent_layers_are_supported_on_one_rank() -> None:
             groups(FULL, CHUNKED),
             "speculative decoding has not been tried with chunked local attention",
         ),
-        (engine(tensor_parallel_size=2), groups(FULL, STATE), "engines of one rank each"),
-        (engine(pipeline_parallel_size=2), groups(STATE), "engines of one rank each"),
+        (engine(pipeline_parallel_size=2), groups(STATE), "have not been tried with pipeline stages"),
         (
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(STATE),
             "speculative decoding has not been tried with recurrent layers",
         ),
         (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
+        (engine(unit=8), groups(FULL, CACHED), "--prefix-match-unit lets a cached prefix end within a block"),
     ],
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:

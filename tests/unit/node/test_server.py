@@ -13,6 +13,7 @@ from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, Nod
 from baton.model_runner import choose
 from baton.node import middleware, server
 from baton.node.startup import checks
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -21,11 +22,9 @@ def config(tmp_path: Path) -> BatonConfig:
     (tmp_path / "secret").write_text("long enough to be a secret")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     return BatonConfig(
         cluster=ClusterConfig(secret_file=tmp_path / "secret"),
-        decode_node=NodeConfig(model=str(tmp_path / "model"), port=port),
+        decode_node=NodeConfig(model=str(tmp_path / "model"), port=free_port()),
     )
 
 
@@ -51,12 +50,15 @@ def node(config: BatonConfig, **changes: object) -> BatonConfig:
     return replace(config, decode_node=replace(config.decode_node, **changes))  # type: ignore[arg-type]
 
 
-def test_a_checked_node_hands_over_to_vllm(config: BatonConfig, vllm: list[list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model_runner", "worker"), [("auto", "Worker"), ("engine", "EngineWorker")])
+def test_a_checked_node_hands_over_to_vllm(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, model_runner: str, worker: str
+) -> None:
     """Arguments, environment and gate are ready by then."""
-    server.run("decode", config, tmp_path)
+    server.run("decode", node(config, model_runner=model_runner), tmp_path)
 
     ((*arguments,),) = vllm
-    assert arguments[arguments.index("--worker-cls") + 1] == "baton.model_runner.cpu.Worker"
+    assert arguments[arguments.index("--worker-cls") + 1] == f"baton.model_runner.cpu.{worker}"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert middleware._configured[0].traits.role == "decode"
     assert "long enough" not in " ".join(arguments)  # the secret: arguments are visible to the whole machine
@@ -113,15 +115,16 @@ FURTHER_HOST = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1"
 def test_a_further_host_of_a_node_serves_no_http(
     config: BatonConfig, vllm: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs its ranks alone, with the same arguments; its own ports are those of its ranks, and HTTP's may be taken."""
+    """It runs its ranks alone, with the same arguments; of all ports it wants those of its ranks."""
     followed: list[list[str]] = []
+    wanted: list[int] = []
     monkeypatch.setattr(server, "follow", lambda arguments, _timeout_s: followed.append(arguments))
-    with socket.create_server(("127.0.0.1", 0)) as http, socket.create_server(("127.0.0.1", 0)) as of_first_rank:
-        ports = {"port": http.getsockname()[1], "control_port": of_first_rank.getsockname()[1]}
-        section = replace(config.decode_node, vllm_args=FURTHER_HOST, **ports)
-        server.run("prefill", replace(config, prefill_node=section), tmp_path)
+    monkeypatch.setattr(checks, "check_port", lambda _host, port, *_: wanted.append(port))
+    section = replace(config.decode_node, vllm_args=FURTHER_HOST, control_port=9100)
+    server.run("prefill", replace(config, prefill_node=section), tmp_path)
 
     assert vllm == []
+    assert wanted == [9101]
     assert followed[0][-len(FURTHER_HOST) :] == list(FURTHER_HOST)
 
 

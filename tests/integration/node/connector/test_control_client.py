@@ -14,6 +14,7 @@ from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.connector.control_client import ControlClient
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 from tests.e2e.waiting import until
+from tests.support.ports import free_port
 
 HERE = "127.0.0.1"
 OLD, NEW = b"the secret of this cluster", b"the secret that replaces it"
@@ -105,7 +106,7 @@ async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_f
     with tempfile.TemporaryDirectory(prefix="baton-test-") as folder:
         path = Path(folder) / ("worker-1.addr" if far else "worker-0.sock")
         stopped = socket.socket(socket.AF_INET if far else socket.AF_UNIX, socket.SOCK_STREAM)
-        stopped.bind((HERE, 0) if far else str(path))
+        stopped.bind((HERE, free_port()) if far else str(path))
         stopped.listen(1)
         if far:
             path.write_text(f"tcp://{HERE}:{stopped.getsockname()[1]}")

@@ -28,7 +28,7 @@ class Trio:
     def __init__(self, shares: Sequence[int] = (2, 2), layers: int = 2) -> None:
         self.producers = [producer_of(11 + rank, part, layers) for rank, part in enumerate(shares)]
         self.consumer = make_consumer()
-        self.gather = Gather(self.consumer, 4)
+        self.gather = Gather(self.consumer)
         self.now = 0.0
         self.finished: list[tuple[str, str, bool]] = []  # request, reason, whether vLLM waited
         self.closed: list[str] = []
@@ -52,7 +52,7 @@ class Trio:
         self.gather.closed.clear()
 
     def watch(self) -> None:
-        self.gather.watch("t", "d", FLOWS, self.now)
+        self.gather.watch("t", "d", FLOWS, 4, self.now)
         self.consumer.announce()
         self.talk()
 
@@ -180,8 +180,8 @@ def test_a_lone_flow_must_bring_everything_too() -> None:
     """I4: two nodes that know none of each other's layers have nothing to push, and nothing was done."""
     producer, consumer = producer_of(11, shares=0, layers=0), make_consumer()
     trio = Trio()
-    trio.producers, trio.consumer, trio.gather = [producer], consumer, Gather(consumer, 4)
-    trio.gather.watch("t", "d", FLOWS[:1], trio.now)
+    trio.producers, trio.consumer, trio.gather = [producer], consumer, Gather(consumer)
+    trio.gather.watch("t", "d", FLOWS[:1], 4, trio.now)
     consumer.announce()
     trio.prepare()
     trio.start(0, shards=1)
@@ -205,7 +205,7 @@ def test_a_second_request_with_the_same_id_is_refused() -> None:
     """The first one keeps the transfer."""
     trio = reserved()
 
-    trio.gather.watch("t", "e", FLOWS, trio.now)
+    trio.gather.watch("t", "e", FLOWS, 4, trio.now)
     trio.talk()
 
     assert trio.finished == [("e", "another request has this transfer id", False)]

@@ -166,7 +166,7 @@ def test_shares_add_up_to_everything_that_a_rank_has() -> None:
         for tp in range(2)
     ]
 
-    assert sum(shares) == shares_of(wanted.regions) == 3
+    assert sum(shares) == shares_of(wanted, 2) == 3
     assert shares == [0, 2, 0, 1]
 
 
@@ -242,6 +242,13 @@ def test_what_cannot_be_mapped_is_refused_with_both_values(prefill: Side, decode
         pair(prefill, decode)
 
 
+def test_a_long_block_is_divided_into_kernel_blocks_by_its_own_length() -> None:
+    """Three times a scheduler block's eight tokens, in kernel blocks of eight."""
+    long = changed(PLAIN, places=3, kernel_blocks=3, block_bytes=3 * 96, stride_bytes=3 * 96)
+
+    assert pair(long, long).whole
+
+
 def test_layers_share_one_list_of_pieces() -> None:
     """A model of a hundred layers is compared as fast as one of one layer."""
     names = ["l0", "l1"]
@@ -265,7 +272,7 @@ def test_a_drafters_layers_travel_to_the_same_drafter_and_count_for_nothing() ->
     assert [one.src.name for one in made.regions] == ["l0", "draft"]
     assert [one.src.name for one in made.of_target] == ["l0"]
     assert made.layers == (0, 1)
-    assert made.shares == shares_of(drafting("small").regions) == 2
+    assert made.shares == shares_of(drafting("small"), 1) == 2
 
 
 @pytest.mark.parametrize(
@@ -283,4 +290,4 @@ def test_a_drafters_layers_stay_where_they_are_of_no_use(prefill: Side, decode: 
     made = pair(prefill, decode)
 
     assert [one.src.name for one in made.regions] == ["l0"]
-    assert made.shares == shares_of(decode.regions) == 2
+    assert made.shares == shares_of(decode, 1) == 2

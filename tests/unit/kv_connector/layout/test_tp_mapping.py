@@ -49,8 +49,8 @@ def test_both_sides_find_the_same_flows() -> None:
     """A flow exists for a P rank exactly if it does for the D rank, and exactly if some head travels."""
     for heads, prefill, decode in CASES:
         grids = Grid(prefill), Grid(decode)
-        flows = {(p, d) for d in range(decode) for p in sources(heads, *grids, d)}
-        assert flows == {(p, d) for p in range(prefill) for d in readers(heads, *grids, p)}
+        flows = {(p, d) for d in range(decode) for p in sources((heads,), *grids, d)}
+        assert flows == {(p, d) for p in range(prefill) for d in readers((heads,), *grids, p)}
         assert flows == {
             (p, d) for p, d in product(range(prefill), range(decode)) if heads_between(heads, (prefill, p), (decode, d))
         }
@@ -58,15 +58,22 @@ def test_both_sides_find_the_same_flows() -> None:
 
 def test_replicas_share_the_work() -> None:
     """Two ranks that hold a head serve two readers of it, one each."""
-    assert [sources(1, Grid(2), Grid(2), tp) for tp in range(2)] == [(0,), (1,)]
-    assert [readers(2, Grid(4), Grid(2), tp) for tp in range(4)] == [(0,), (), (1,), ()]
+    assert [sources((1,), Grid(2), Grid(2), tp) for tp in range(2)] == [(0,), (1,)]
+    assert [readers((2,), Grid(4), Grid(2), tp) for tp in range(4)] == [(0,), (), (1,), ()]
+
+
+def test_a_rank_has_a_flow_with_all_that_it_takes_anything_from() -> None:
+    """One KV head comes from one rank, the parts of a state from both."""
+    assert sources((1,), Grid(2), Grid(1), 0) == (0,)
+    assert sources((1, 8), Grid(2), Grid(1), 0) == (0, 1)
+    assert [readers((1, 8), Grid(2), Grid(1), tp) for tp in range(2)] == [(0,), (0,)]
 
 
 def test_every_stage_has_a_flow_with_every_stage() -> None:
     """Which layers they have in common is found when they meet."""
-    assert sources(4, Grid(1, 2), Grid(1, 1), 0) == (0, 1)
-    assert readers(4, Grid(1, 1), Grid(1, 3), 0) == (0, 1, 2)
-    assert sources(4, Grid(2, 2), Grid(2, 2), 3) == (1, 3)
+    assert sources((4,), Grid(1, 2), Grid(1, 1), 0) == (0, 1)
+    assert readers((4,), Grid(1, 1), Grid(1, 3), 0) == (0, 1, 2)
+    assert sources((4,), Grid(2, 2), Grid(2, 2), 3) == (1, 3)
 
 
 def test_a_flow_is_named_after_its_ranks() -> None:

@@ -196,6 +196,6 @@ def test_a_history_is_short(engine: Engine) -> None:
     told = history.of(2, time.monotonic())
 
     assert len(told) == EVENTS_PER_BLOCK
-    assert told[-1].endswith(f"given to r{EVENTS_PER_BLOCK + 4}, which ended 0.0 s ago")
+    assert f"given to r{EVENTS_PER_BLOCK + 4}, which ended " in told[-1]
     assert len(history._ended) == ENDED_REQUESTS
     assert history.of(1, 0.0) == []

@@ -33,6 +33,7 @@ def config(*layers: Any, rope: Any = None, text_rope: Any = None, cache_dtype: s
         model_config=SimpleNamespace(**fields),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, block_size=128),
         compilation_config=SimpleNamespace(static_forward_context=dict(enumerate(layers))),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
         speculative_config=None,
     )
 
@@ -64,6 +65,8 @@ def test_auto_and_the_model_dtype_spelt_out_are_the_same_cache() -> None:
         ({"dtype": torch.float16}, "dtype"),
         ({"quantization": "fp8"}, "quantization"),
         ({"cache_dtype": "fp8"}, "kv_cache_dtype"),
+        ({"hf_overrides": {"vision_config": {"depth": 3}}}, "weights"),
+        ({"hf_config_path": "/elsewhere"}, "weights"),
     ],
 )
 def test_what_changes_the_bytes_changes_the_fingerprint(changed: dict[str, Any], field: str) -> None:
@@ -113,6 +116,27 @@ def test_states_are_told_apart() -> None:
 
     assert found[0] == "CPU_ATTN/vec+GDN_ATTN/3x16:bfloat16/2x8:float32"
     assert len(set(found)) == 3
+
+
+def test_states_are_the_same_whatever_the_number_of_ranks() -> None:
+    """Their shapes are those of all ranks together, where it is known how they divide them."""
+
+    def rank_of(tp_size: int) -> Any:
+        shapes = (3, 60 // tp_size), (4 // tp_size, 5, 5)
+        layer = Layer(
+            "GDN_ATTN",
+            num_heads=4,
+            head_dim=5,
+            get_state_shape=lambda: shapes,
+            get_state_dtype=lambda: (torch.bfloat16, torch.float32),
+        )
+        made = config(layer)
+        made.parallel_config.tensor_parallel_size = tp_size
+        return made
+
+    found = [fingerprint_of(rank_of(tp_size), "abc").attention for tp_size in (1, 2)]
+
+    assert found == ["GDN_ATTN/3x60:bfloat16/4x5x5:float32"] * 2
 
 
 def test_a_block_is_as_long_as_the_connector_counts_it() -> None:

@@ -11,11 +11,12 @@ from baton.kv_connector.vllm_compat.media import media_digest, media_of
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 
 
-def config(model: Path, **media: Any) -> Any:
+def config(model: Path, *, caches_prefixes: bool = True, **media: Any) -> Any:
     """A configuration of vLLM's, as far as it is looked at."""
-    said = SimpleNamespace(**media)
+    said = SimpleNamespace(**{"mm_processor_cache_gb": 4, **media})
     return SimpleNamespace(
-        model_config=SimpleNamespace(model=str(model), multimodal_config=said, get_diff_sampling_param=dict)
+        model_config=SimpleNamespace(model=str(model), multimodal_config=said, get_diff_sampling_param=dict),
+        cache_config=SimpleNamespace(enable_prefix_caching=caches_prefixes),
     )
 
 
@@ -42,6 +43,9 @@ def test_first_tokens_come_only_from_nodes_that_read_media_alike(tmp_path: Path)
         ({}, False, media.SCHEDULER),
         ({"video_pruning_rate": 0.5}, True, media.PRUNING),
         ({"video_pruning_rate": 0.0}, True, ""),
+        ({"mm_processor_cache_gb": 0}, True, ""),
+        ({"caches_prefixes": False}, True, ""),
+        ({"caches_prefixes": False, "mm_processor_cache_gb": 0}, True, media.UNNAMED),
     ],
 )
 def test_an_engine_says_why_its_prompts_are_not_handed_over(

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import torch
 
+from baton.kv_connector.layout.regions import StateParts
 from baton.kv_connector.layout.windows import OF_A_STATE
+from baton.kv_connector.vllm_compat.states import State
 from baton.kv_connector.worker_side.caches import LayerGroup, describe
 
 
@@ -65,6 +67,21 @@ def test_a_recurrent_layers_states_as_bytes_are_one_region() -> None:
     (region,) = describe({"layer.0": page}, num_blocks=6, block_tokens=16).regions
 
     assert (region.block_bytes, region.stride_bytes, region.total_heads) == (352, 400, 0)
+
+
+def test_the_parts_of_states_are_those_of_their_regions() -> None:
+    """Of a page of all states in a row; of each state for itself before vLLM 0.32; of none where a page holds something else."""
+    states = {"layer.0": [State((8, 3), torch.float32, 96, ((48, 2),)), State((2, 4), torch.float32, 256, ((128, 2),))]}
+    pages = torch.zeros(6, 100, dtype=torch.float32)
+    apart = [pages[:, :24].view(6, 3, 8), pages[:, 24:88].view(6, 2, 4, 8)]
+
+    def parts(tensor: torch.Tensor | list[torch.Tensor]) -> list[StateParts]:
+        caches = describe({"layer.0": tensor}, num_blocks=6, block_tokens=16, states=states)
+        return [region.state_parts for region in caches.regions]
+
+    assert parts(torch.zeros(6, 1, 1, 352, dtype=torch.int8)) == [((48, 2), (128, 2))]
+    assert parts(apart) == [((48, 2),), ((128, 2),)]
+    assert parts(torch.zeros(6, 1, 1, 360, dtype=torch.int8)) == [()]
 
 
 def test_k_and_v_as_two_tensors_are_two_regions_of_one_layer() -> None:

@@ -58,6 +58,7 @@ def running(
         yield engines
     finally:
         engines.stop()
+        assert not engines._thread.is_alive()
 
 
 def test_a_failure_of_foreign_code_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,18 @@ def test_late_device_that_hangs_is_given_up_after_its_patience() -> None:
         assert [item for item, _ in rig.back] == ["a", "b", "d"]
 
 
+def test_a_stop_waits_for_no_device_that_has_nothing_to_do() -> None:
+    """The thread is woken for it, and ends."""
+    with running() as rig:
+        rig.watch("a", 0.1)
+        rig.host.sleep(1.0)
+        stopping = rig.host.now()
+
+        rig.waiter.stop()
+
+        assert rig.host.now() == stopping
+
+
 def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop() -> None:
     """Each later item is given up in its turn; stopping takes no longer than its bound."""
     with running() as rig:
@@ -250,7 +262,9 @@ def test_late_device_digests_are_computed_on_the_ranks_device(enters: bool) -> N
         thread.start()
         thread.ask("a", [Part([1], [0])])
         rig.host.sleep(1)
+        stopping = rig.host.now()
         thread.stop()
 
+        assert rig.host.now() == stopping
         assert done == [("a", b"digest")]
         assert bool(rig.device.strays) is not enters

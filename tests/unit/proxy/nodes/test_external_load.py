@@ -56,6 +56,9 @@ def test_bytes_without_requests_are_nobodys() -> None:
 def test_whatever_is_said_nothing_is_less_than_nothing() -> None:
     """10,000 random samples, most of which cannot be true: never negative, never above the largest seen."""
     rng = random.Random(1)
+    more_are_ours = ExternalLoad()
+    more_are_ours.learn(load(10, 900), load(0, 1000))
+    assert more_are_ours.prompt_bytes == 0
     for _ in range(100):
         others, largest = ExternalLoad(), 0
         for _ in range(100):

@@ -162,7 +162,7 @@ async def test_a_name_that_cannot_be_understood_is_refused() -> None:
         (FailureKind.DISCONNECT, State.DOWN, True),
         (FailureKind.STATUS, State.READY, True),
         (FailureKind.EMPTY, State.READY, True),
-        *((kind, State.READY, False) for kind in ("refused", "busy", "own", "stalled", "drained")),
+        *((kind, State.READY, False) for kind in ("refused", "busy", "own", "stalled", "drained", "unfetched")),
     ],
 )
 async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, failed: bool) -> None:

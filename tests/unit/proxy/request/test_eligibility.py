@@ -56,6 +56,7 @@ def test_any_number_of_prompts_and_answers_is_disaggregated(body: dict[str, Any]
         ({"messages": [{"content": [IMAGE, {"type": "file", "file": {}}]}]}, eligibility.MEDIA),
         ({"messages": [{"content": [{"type": "image_embeds", "image_embeds": "x"}]}]}, eligibility.EMBEDDINGS),
         ({"messages": [{"content": [{"audio_embeds": "x"}]}]}, eligibility.EMBEDDINGS),
+        ({"messages": [{"content": [{"type": "prompt_embeds", "data": "x"}]}]}, eligibility.EMBEDDINGS),
         ({"input": [{"content": [{"type": "input_file", "file_id": "x"}]}]}, eligibility.MEDIA),
     ],
 )

@@ -1,0 +1,37 @@
+"""A group of stages whose messages are waited for at once."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from baton.model_runner.pipeline.lane import _wait_at_once
+
+
+class Handle:
+    """Of a tensor that is under way."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self._log, self._name = log, name
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        self._log.append(self._name)
+
+
+def test_a_message_that_is_waited_for_at_once_is_whole() -> None:
+    """What is left to do with its tensors, as gathering their slices, is done when they have come; nothing is left to vLLM."""
+    log: list[str] = []
+    tensors = {"hidden_states": torch.zeros(1)}
+    lane = SimpleNamespace(
+        isend_tensor_dict=lambda _tensors, **_: [Handle(log, "sent")],
+        irecv_tensor_dict=lambda **_: (tensors, [Handle(log, "came")], [lambda: log.append("gathered")]),
+    )
+    group: Any = SimpleNamespace()
+    _wait_at_once(group, lane, 1.0)
+
+    assert group.isend_tensor_dict(tensors) == []
+    assert group.irecv_tensor_dict() == (tensors, [], [])
+    assert log == ["sent", "came", "gathered"]
