@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from baton.contracts.kv_transfer import MAX_GRID
 from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.windows import EVERYTHING
@@ -69,6 +70,8 @@ class Region:
             self.kernel_blocks * self.heads * max(1, self.token_bytes)
         ):
             raise LayoutError(f"{self.name}: a block of {self.block_bytes} B cannot be divided as it says: {self}")
+        if any(size > self.block_bytes or parts > self.block_bytes * MAX_GRID for size, parts in self.state_parts):
+            raise LayoutError(f"{self.name}: a block of {self.block_bytes} B has no such parts: {self.state_parts}")
         if self.stride_bytes < self.block_bytes:
             raise LayoutError(
                 f"{self.name}: a stride of {self.stride_bytes} B cannot hold a block of {self.block_bytes} B"

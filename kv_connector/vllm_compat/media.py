@@ -10,12 +10,7 @@ if TYPE_CHECKING:
 
 # vLLM puts what a request says of the first two into the names of its items, and not what a server was started with.
 _SETTINGS: Final = ("mm_processor_kwargs", "media_io_kwargs", "mm_encoder_attn_dtype")
-_FILES: Final = (
-    "preprocessor_config.json",
-    "processor_config.json",
-    "params.json",
-    "tekken.json",
-)  # the last two: Mistral's
+_FILES: Final = ("preprocessor_config.json", "processor_config.json", "params.json", "tekken.json")
 
 SCHEDULER: Final = (
     "prompts with images or sound are not handed over with another scheduler class: leave out --scheduler-cls"

@@ -40,9 +40,8 @@ from baton.proxy.tracing.traces import Leg
 REFUSAL_GRACE_S: Final = 1.0
 _TOKENS_TYPE: Final = TOKENS_TYPE.encode()
 _BUSY: Final = frozenset((408, 429))
-_REFUSALS: Final = frozenset(
-    (*range(400, 500), 501)
-)  # 501: vLLM's word for what it has not implemented, such as some URLs
+# vLLM says 501 of what it has not implemented, such as some URLs.
+_REFUSALS: Final = frozenset((*range(400, 500), 501))
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 

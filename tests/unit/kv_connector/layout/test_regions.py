@@ -49,9 +49,11 @@ def addresses_of(block: torch.Tensor) -> set[int]:
         {"num_blocks": 0},
         {"stride_bytes": 63},
         {"base_addr": (1 << 63) - 100},
+        {"state_parts": ((1, 1 << 63),)},
+        {"state_parts": ((1 << 63, 1),)},
     ],
 )
-def test_impossible_regions_are_refused(changes: dict[str, int]) -> None:
+def test_impossible_regions_are_refused(changes: dict[str, Any]) -> None:
     """A region that could not lie in memory raises, so a peer's nonsense never becomes an address."""
     with pytest.raises(LayoutError):
         region(**changes)
