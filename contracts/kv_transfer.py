@@ -13,9 +13,10 @@ these parameters can make a node push KV.
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeGuard, cast
+
+import msgspec
 
 from baton.contracts.secret import ClusterSecret
 
@@ -74,8 +75,7 @@ Start = tuple[tuple[int, ...], ...]  # token ids of each choice
 SINGLE = Grids()  # one rank at either end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferParams:
+class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     """One leg of one transfer."""
 
     transfer_id: str  # 128 random bits, 32 lower-case hex digits

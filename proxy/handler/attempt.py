@@ -7,9 +7,10 @@ request; so the prefill node is told as well (`cancel_notifier.py`), unless the 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from time import perf_counter
 from typing import Final
+
+from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import TOKEN_IDS_HEADER
@@ -245,8 +246,7 @@ class Attempt:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
         relay, shared = self._relay, self._shared
         try:
-            watching = shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record)
-            async with watching:
+            with shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record):
                 return await shared.decode(call, relay.stream.kept)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)

@@ -7,7 +7,7 @@ planner's choice (`planning/planner.py`), whether another node may be asked is `
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
@@ -90,7 +90,7 @@ class RequestAttempts:
             request = relay.stream.asked
             plan = await self._after(plan, outcome, request)
 
-    def watching(self, stream: Stream, record: RequestRecord) -> AbstractAsyncContextManager[None]:
+    def watching(self, stream: Stream, record: RequestRecord) -> AbstractContextManager[None]:
         """Watch a stream of the node that has answered; see `StreamWatch`."""
         assert self._plan is not None
         return self._shared.attempts.watch.watching(self._plan.decode, self._model, self._history, stream, record)

@@ -7,13 +7,13 @@ before ends the decode leg, which would wait in vain.
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
 import msgspec
 
 from baton.contracts.http import TOKENS_TYPE
+from baton.proxy.cancel_scope import CancelScope
 from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
 from baton.proxy.http.headers import find
 from baton.proxy.http.response import UpstreamResponse
@@ -45,8 +45,7 @@ _REFUSALS: Final = frozenset((*range(400, 500), 501))
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegRequest:
+class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request to one node."""
 
     node: Node
@@ -116,11 +115,10 @@ async def run_prefill(
 
 
 async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> PrefillOutcome:
-    while data := await answer.read_some():
-        try:
-            await relay.take(answer, data)
-        except (msgspec.DecodeError, ValueError, KeyError, TypeError):
-            return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
+    try:
+        await answer.pour(lambda data, _: relay.take(answer, data), relay.drained)
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError):
+        return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
     part = relay.stream.part
     assert part is not None
     if part.broken is not None:
@@ -140,18 +138,14 @@ async def first_to_count(
 
 
 class _WhileHopeful:
-    """Runs a block until the prefill leg has failed; it is cancelled then, as by `asyncio.timeout`, and left."""
+    """Runs a block until the prefill leg has failed; it is cancelled then, and left."""
 
-    __slots__ = ("_cancelling", "_is_pointless", "_prefill", "_task", "_timer")
+    __slots__ = ("_prefill", "_scope", "_timer")
 
     def __init__(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
+        self._scope = CancelScope()
         self._prefill = prefill
         self._timer: asyncio.TimerHandle | None = None
-        self._is_pointless = False
 
     def __enter__(self) -> None:
         self._prefill.add_done_callback(self._look)
@@ -160,21 +154,17 @@ class _WhileHopeful:
         self._prefill.remove_done_callback(self._look)
         if self._timer is not None:
             self._timer.cancel()
-        return self._is_pointless and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+        return self._scope.end(kind)
 
     def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         if prefill.cancelled() or prefill.exception() is not None:  # the latter is ours; `result` will raise it
-            self._give_up()
+            self._scope.cancel()
             return
         match prefill.result():
             case PrefillRefused() | PrefillFailed(may_be_pushed=True):
-                self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._give_up)
+                self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._scope.cancel)
             case PrefillFailed() | PrefillDone(is_whole=True):
-                self._give_up()
-
-    def _give_up(self) -> None:
-        self._is_pointless = True
-        self._task.cancel()
+                self._scope.cancel()
 
 
 def _judge(answer: UpstreamResponse, first: bytes) -> DecodeOutcome:

@@ -112,9 +112,10 @@ class RequestHandler:
             request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
             check_model(scope, request.model)
             asked_s = perf_counter()
-            async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-                client.record.let_in(asked_s)
-                await self.serve(request, deadline, client)
+            with CancelOnDisconnect(writer_of(scope)):
+                async with self._admission.inside(request, scope, deadline):
+                    client.record.let_in(asked_s)
+                    await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in.
@@ -132,7 +133,7 @@ class RequestHandler:
                         return client.end()
                     if not opened.answer.is_stream:
                         return await relay(opened, client, stream)
-                    async with attempts.watching(stream, client.record):
+                    with attempts.watching(stream, client.record):
                         return await relay(opened, client, stream)
             except StreamBrokenError as exc:
                 if stream.record is not None and stream.ended:  # what broke off was only the end of its connection

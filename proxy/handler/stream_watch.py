@@ -5,12 +5,14 @@ Silence alone is no failure. A stream leaves a node only if that answers no prob
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from time import perf_counter
+from types import TracebackType
 from typing import Final
 
+from baton.proxy.cancel_scope import CancelScope
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning.retry_policy import History, RetryPolicy
@@ -26,6 +28,7 @@ _MESSAGES: Final = {
     _STALLED: "it has gone silent in the middle of its stream",
     FailureKind.DRAINED: "it is drained",
 }
+_UNWATCHED: Final = nullcontext()
 
 
 class StreamWatch:
@@ -58,34 +61,26 @@ class StreamWatch:
         self._draining_since_s: dict[Node, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def watching(
+    def watching(
         self, node: Node, model: str, history: History, stream: Stream, record: RequestRecord
-    ) -> AsyncIterator[None]:
-        """Run a block in which a client waits for more of a stream, if it has some, or for a whole answer.
+    ) -> AbstractContextManager[None]:
+        """Return a block in which a client waits for more of a stream, if it has some, or for a whole answer.
 
-        Raises:
-            StreamBrokenError: the answer is to go on on another node.
+        It raises `StreamBrokenError`: the answer is to go on on another node.
         """
         if stream.why_not_resumed is not None and stream.kept is None:
-            yield
-            return
-        one = _Open(model, history, stream, record)
-        streams = self._streams.setdefault(node, set())
-        streams.add(one)
+            return _UNWATCHED
+        return _Open(self, node, model, history, stream=stream, record=record)
+
+    def add(self, node: Node, one: "_Open") -> None:
+        self._streams.setdefault(node, set()).add(one)
         self._look_later()
-        try:
-            async with asyncio.timeout(None) as patience:
-                one.patience = patience
-                yield
-        except TimeoutError as exc:
-            if one.kind is None:
-                raise
-            raise StreamBrokenError(one.kind, _MESSAGES[one.kind]) from exc
-        finally:
-            streams.discard(one)
-            if not streams and self._streams.get(node) is streams:
-                del self._streams[node]
+
+    def discard(self, node: Node, one: "_Open") -> None:
+        streams = self._streams[node]
+        streams.discard(one)
+        if not streams:
+            del self._streams[node]
 
     def _look_later(self) -> None:
         if self._timer is None and self._streams:
@@ -98,7 +93,7 @@ class StreamWatch:
         self._draining_since_s = {
             node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
         }
-        for node, streams in self._streams.items():
+        for node, streams in self._streams.items():  # a cancelled block is left later
             if node.probed in _SILENT:
                 self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s), _STALLED)
             elif now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s:
@@ -121,19 +116,32 @@ class StreamWatch:
 
 
 class _Open:
-    """One stream, on one node."""
+    """One stream, on one node, for the length of a block."""
 
-    __slots__ = ("_lines", "_model", "_record", "_since_s", "_stream", "history", "kind", "patience")
+    __slots__ = ("_lines", "_model", "_node", "_record", "_scope", "_since_s", "_stream", "_watch", "history", "kind")
 
-    def __init__(self, model: str, history: History, stream: Stream, record: RequestRecord) -> None:
+    def __init__(
+        self, watch: StreamWatch, node: Node, model: str, history: History, *, stream: Stream, record: RequestRecord
+    ) -> None:
+        self._watch = watch
+        self._node = node
         self._model = model
         self.history = history
         self._stream = stream
         self._record = record
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
-        self.patience: asyncio.Timeout | None = None
+        self._scope = CancelScope()
         self.kind: FailureKind | None = None
+
+    def __enter__(self) -> None:
+        self._watch.add(self._node, self)
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None) -> None:
+        self._watch.discard(self._node, self)
+        if self._scope.end(kind):
+            assert self.kind is not None
+            raise StreamBrokenError(self.kind, _MESSAGES[self.kind]) from exc
 
     def idle_s(self, now_s: float) -> float:
         """How long nothing has come of it on this node, as far as looks tell."""
@@ -153,6 +161,5 @@ class _Open:
         return any(other.serves(self._model) and not self.history.has_lost(other) for other in others)
 
     def leave(self, kind: FailureKind) -> None:
-        assert self.patience is not None
         self.kind = kind
-        self.patience.reschedule(asyncio.get_running_loop().time())
+        self._scope.cancel()

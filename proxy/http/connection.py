@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
             return
         if self._pieces:
             pieces, self._pieces = self._pieces, []
-            answer.arrived(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            answer.arrived(pieces[0] if len(pieces) == 1 else b"".join(pieces), is_last=self._complete)
         if self._complete:
             self._finish(answer)
 

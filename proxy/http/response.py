@@ -13,7 +13,7 @@ from baton.proxy.http.headers import find
 HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"
 RawHeaders = list[tuple[bytes, bytes]]
-Sink = Callable[[bytes], bool]  # returns whether there may be more
+Sink = Callable[[bytes, bool], bool]  # takes bytes and whether they end the answer; returns whether there may be more
 
 
 class Source(Protocol):
@@ -85,7 +85,7 @@ class UpstreamResponse:
         """Hand everything that comes to a sink, until the end.
 
         Args:
-            sink: takes what has come, at least one byte. While it says False, the node is not read.
+            sink: takes what has come, at least one byte, and whether it is the last. While it says False, the node is not read.
             drained: waits until the sink takes more.
 
         Raises:
@@ -95,7 +95,7 @@ class UpstreamResponse:
         self._sink = sink
         try:
             if self._parts:
-                self.arrived(self._taken())
+                self.arrived(self._taken(), is_last=self._ended and self._error is None)
             while self._refusal is None and not self._ended:
                 if self._paused:
                     await drained()
@@ -117,10 +117,10 @@ class UpstreamResponse:
 
     # What the connection calls.
 
-    def arrived(self, data: bytes) -> None:
+    def arrived(self, data: bytes, *, is_last: bool) -> None:
         if self._sink is not None:
             try:
-                if self._sink(data):
+                if self._sink(data, is_last):
                     return
             except Exception as exc:  # noqa: BLE001  # told to the caller of `pour`; this is the event loop's callback
                 self._refusal, self._sink = exc, None

@@ -67,24 +67,24 @@ class Writer:
         lines.append(b"transfer-encoding: chunked\r\n\r\n")
         if first:
             lines.append(_chunk(first))
-        if not ends:
-            return self._write(b"".join(lines))
-        lines.append(_LAST_CHUNK)
-        keeps_up = self._write(b"".join(lines))
-        self._complete()
-        return keeps_up
+        return self._write_part(b"".join(lines), ends=ends)
 
-    def write(self, chunk: bytes) -> bool:
-        """Write a chunk, which is not empty; return whether the client keeps up."""
-        return self._write(_chunk(chunk))
+    def write(self, chunk: bytes, *, ends: bool = False) -> bool:
+        """Write a chunk, which is not empty, with the response's end if it `ends`; return whether the client keeps up."""
+        return self._write_part(_chunk(chunk), ends=ends)
 
     def end(self) -> None:
         """End a chunked response; the connection waits for the next request, or is closed."""
         cycle = self._cycle
         if cycle.disconnected or cycle.response_complete:
             return
-        self._write(_LAST_CHUNK)
-        self._complete()
+        self._write_part(b"", ends=True)
+
+    def _write_part(self, data: bytes, *, ends: bool) -> bool:
+        keeps_up = self._write(data + _LAST_CHUNK if ends else data)
+        if ends:
+            self._complete()
+        return keeps_up
 
     def _complete(self) -> None:
         cycle = self._cycle

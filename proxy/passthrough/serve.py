@@ -70,12 +70,13 @@ class PassThrough(RequestHandler):
             if not route.response_id:  # such a request names no model, and computes nothing
                 check_model(scope, request.model)
             asked_s = perf_counter()
-            async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-                client.record.let_in(asked_s)
-                passed = _passed(scope, request, body)
-                nodes = await self._nodes(route, request, passed)
-                client.record.path, client.record.reason = LOCAL, REASON
-                await self._try_each(nodes, passed, request, client, deadline)
+            with CancelOnDisconnect(writer_of(scope)):
+                async with self._admission.inside(request, scope, deadline):
+                    client.record.let_in(asked_s)
+                    passed = _passed(scope, request, body)
+                    nodes = await self._nodes(route, request, passed)
+                    client.record.path, client.record.reason = LOCAL, REASON
+                    await self._try_each(nodes, passed, request, client, deadline)
 
     async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
         if route.response_id:
@@ -105,7 +106,7 @@ class PassThrough(RequestHandler):
                         whole = await answer.read_all()
                         if answer.status < 500 or is_last:
                             head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(whole))]
-                            return await client.start(answer.status, head, whole, streams=False)
+                            return await client.answer(answer.status, head, whole)
             except UpstreamError as exc:
                 self._failed(node, exc.kind)
                 problem = str(exc)
@@ -166,7 +167,8 @@ async def _asked(upstream: Upstream, node: Node, passed: Passed, timeout_s: floa
 async def _relay_stream(answer: UpstreamResponse, client: ClientResponse) -> None:
     first = await answer.read_event()
     client.claim.streams()
-    await client.start(answer.status, headers.to_relay(answer.headers), first, streams=True)
+    if not client.begin_stream(answer.status, headers.to_relay(answer.headers), first):
+        await client.drained()
     try:
         await answer.pour(client.write, client.drained)
     except UpstreamError as exc:

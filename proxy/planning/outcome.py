@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
+
 from baton.contracts.http import PATH_HEADER, RECOMPUTED
 from baton.proxy.errors import BadGatewayError, FailureKind, NodeAnsweredError, ProxyError, UnavailableError
 from baton.proxy.http.headers import find
 from baton.proxy.http.response import UpstreamResponse
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """The decode node answered: its head, and its first bytes (of a stream) or its whole body."""
 
     answer: UpstreamResponse
@@ -41,8 +42,7 @@ class DecodeFailed:
         return self.answered or BadGatewayError(f"the decode node failed: {self.message}")
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillDone:
+class PrefillDone(msgspec.Struct, frozen=True):
     """The prefill node computed the prompt; whether the KV arrived is between the nodes."""
 
     answered_s: float = 0.0  # when its first token was there (time.perf_counter)

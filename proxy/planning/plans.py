@@ -1,14 +1,13 @@
 """The two kinds of plan."""
 
-from dataclasses import dataclass
+import msgspec
 
 from baton.contracts.http import DISAGGREGATED
 from baton.contracts.kv_transfer import Grids
 from baton.proxy.nodes.node import Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalPlan:
+class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node computes the prompt and decodes."""
 
     decode: Node  # a prefill node, where nearly all of the work is the prompt
@@ -18,8 +17,7 @@ class LocalPlan:
     own_bytes: int = 0  # of the prompt, that the node is not believed to have
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DisaggregatedPlan:
+class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node computes the prompt, the other decodes."""
 
     decode: Node

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -55,8 +54,7 @@ _PROMPTS: Final = {CHAT: ("messages",), MESSAGES: ("messages",), RESPONSES: ("in
 _COMPLETION_PROMPTS: Final = ("prompt", "prompt_embeds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRequest:
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request as understood; what the client may not say has been removed."""
 
     endpoint: str  # one of `DATA_ROUTES`

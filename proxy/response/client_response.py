@@ -37,32 +37,26 @@ class ClientResponse:
         self._ended = False
         self._last = b""
 
-    async def start(
-        self, status: int, headers: RawHeaderList, first: bytes, *, streams: bool, ends: bool = False
-    ) -> None:
-        """Send the head with the first bytes of a stream, which are all of it if it `ends`, or with the whole body."""
-        record = self.record
-        record.status = status
-        record.sent_bytes += len(first)
-        head = [*headers, *self._labels()]
-        if streams:
-            record.stream_began_s = record.sent_s = perf_counter()
-            self._last = first
-            self._ended = ends
-            if not self._writer.begin(status, head, first, ends=ends):
-                await self.drained()
-        else:
-            self._ended = True
-            await self._send({"type": "http.response.start", "status": status, "headers": head})
-            await self._send({"type": "http.response.body", "body": first})
+    async def answer(self, status: int, headers: RawHeaderList, body: bytes) -> None:
+        """Send a response that is no stream."""
+        head = self._head(status, headers, body)
+        self._ended = True
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._send({"type": "http.response.body", "body": body})
 
-    async def relay(self, chunk: bytes) -> None:
-        """Send a further chunk of a stream as it came, and wait for a client that is slow."""
-        if not self.write(chunk):
-            await self.drained()
+    def begin_stream(self, status: int, headers: RawHeaderList, first: bytes, *, ends: bool = False) -> bool:
+        """Send the head and the first bytes of a stream at once; see `write`."""
+        head, record = self._head(status, headers, first), self.record
+        record.stream_began_s = record.sent_s = perf_counter()
+        self._last = first
+        self._ended = ends
+        return self._writer.begin(status, head, first, ends=ends)
 
-    def write(self, chunk: bytes) -> bool:
-        """Send a chunk of a stream at once, unless it is empty; return whether the client keeps up. See `drained`."""
+    def write(self, chunk: bytes, ends: bool = False) -> bool:
+        """Send a chunk of a stream at once, unless it is empty, with the end of the answer if it `ends`.
+
+        Returns whether the client keeps up; see `drained`.
+        """
         if not chunk:
             return True
         # `LatencyHistogram.observe`: the way of most chunks, where a call would cost as much as what it does.
@@ -74,7 +68,8 @@ class ClientResponse:
         record.sent_bytes += len(chunk)
         record.chunks += 1
         self._last = chunk
-        return self._writer.write(chunk)
+        self._ended = ends
+        return self._writer.write(chunk, ends=ends)
 
     async def drained(self) -> None:
         await self._writer.drained()
@@ -90,7 +85,7 @@ class ClientResponse:
             headers = [(b"content-length", b"%d" % len(body)), *error.headers]
             if not any(name == b"content-type" for name, _ in error.headers):
                 headers.append((b"content-type", b"application/json"))
-            await self.start(error.status, headers, body, streams=False)
+            await self.answer(error.status, headers, body)
         elif not self._ended:
             self.record.broken = True
             opening = b"" if self._last.endswith(_EVENT_END) else _EVENT_END  # close the event that was cut
@@ -100,9 +95,11 @@ class ClientResponse:
                 await self.drained()
             self.end()
 
-    def _labels(self) -> RawHeaderList:
+    def _head(self, status: int, headers: RawHeaderList, first: bytes) -> RawHeaderList:
         record = self.record
-        labels = [(REQUEST_ID, record.request_id.encode("ascii"))]
+        record.status = status
+        record.sent_bytes += len(first)
+        labels = [*headers, (REQUEST_ID, record.request_id.encode("ascii"))]
         if record.path:
             labels.append((_PATH, record.path.encode("ascii")))
         if record.reason:

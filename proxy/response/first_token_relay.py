@@ -37,13 +37,16 @@ class FirstTokenRelay:
         self.stream.begin_prefill()
         return True
 
-    async def take(self, answer: UpstreamResponse, data: bytes) -> None:
+    def take(self, answer: UpstreamResponse, data: bytes) -> bool:
+        """Send the client its part of some bytes; return whether it keeps up."""
         passed = self.stream.take_prefill(data)
         if not passed:
-            return
+            return True
         self.began_s = self.began_s or perf_counter()
         self.record.first_token = "relayed"  # noqa: S105  # no password
         if self.record.status:
-            await self._client.relay(passed)
-        else:
-            await self._client.start(200, headers.to_relay(answer.headers), passed, streams=True)
+            return self._client.write(passed)
+        return self._client.begin_stream(200, headers.to_relay(answer.headers), passed)
+
+    async def drained(self) -> None:
+        await self._client.drained()

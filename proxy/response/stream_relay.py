@@ -31,19 +31,18 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
     passes = answer.is_stream and stream.record is not None
     first = stream.take(opened.first) if passes else opened.first
     if client.record.status:
-        await client.relay(first)
+        keeps_up = client.write(first)
     else:
         _record_recompute(opened, client.record)
         head = headers.to_relay(answer.headers)
         if not answer.is_stream:
-            head.append((b"content-length", b"%d" % len(first)))
-        whole = answer.is_stream and _is_whole(opened, stream)
-        await client.start(answer.status, head, first, streams=answer.is_stream, ends=whole)
-        if whole:
+            await client.answer(answer.status, [*head, (b"content-length", b"%d" % len(first))], first)
             return
-    if answer.is_stream:
-        await (_pass_rest(answer, stream, client) if passes else _relay_rest(answer, first, client))
-        client.end()
+        keeps_up = client.begin_stream(answer.status, head, first, ends=_is_whole(opened, stream))
+    if not keeps_up:
+        await client.drained()
+    await (_pass_rest(answer, stream, client) if passes else _relay_rest(answer, first, client))
+    client.end()
 
 
 def _is_whole(opened: Opened, stream: Stream) -> bool:
@@ -56,10 +55,10 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
 async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
     tail, broken, write = first, None, client.write
 
-    def take(chunk: bytes) -> bool:
+    def take(chunk: bytes, is_last: bool) -> bool:
         nonlocal tail
         tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
-        return write(chunk)
+        return write(chunk, is_last and tail.rstrip().endswith(END_OF_STREAM))
 
     try:
         await answer.pour(take, client.drained)
@@ -74,8 +73,9 @@ async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientRes
         raise stream.broken
     passed, broken, write = stream.take, None, client.write
 
-    def take(chunk: bytes) -> bool:
-        may_go_on = write(passed(chunk))
+    def take(chunk: bytes, is_last: bool) -> bool:
+        to_client = passed(chunk)
+        may_go_on = write(to_client, is_last and stream.ended and stream.broken is None)
         if stream.broken is not None:
             raise stream.broken
         return may_go_on

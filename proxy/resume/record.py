@@ -7,7 +7,7 @@ Most events differ from the one before in a piece of text alone. They are not pa
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -173,20 +173,11 @@ class AnswerRecord:
                     event = data[begin:]
                     return self._renamed(event) if self._replaced else event
         events = self._splitter.whole(data)
-        return self.take_event(events[0]) if len(events) == 1 else self.take_each(self.take_event, events)
+        return take_each(self.take_event, events, self.break_off)
 
-    def take_each(self, take_event: Callable[[bytes], bytes], events: Iterable[bytes]) -> bytes:
-        """Take some events. Of one that differs what stands before it is returned, and `broken` says that it differs."""
-        passed: list[bytes] = []
-        for event in events:
-            try:
-                passed.append(take_event(event))
-            except CannotFollowError as exc:
-                if not any(passed):
-                    raise
-                self.broken, self._head = exc, _NO_EVENT
-                break
-        return b"".join(passed)
+    def break_off(self, exc: CannotFollowError) -> None:
+        """Take nothing more: what has come last differs from what the client has."""
+        self.broken, self._head = exc, _NO_EVENT
 
     def take_event(self, event: bytes) -> bytes:
         """Take one event. This runs once a token."""
@@ -333,6 +324,24 @@ class AnswerRecord:
         end = event.find(_QUOTE, begin)
         if begin >= len(opening) and _ESCAPE not in event[begin:end]:
             self._head, self._tail, self._text = event[:begin], event[end:], text
+
+
+def take_each(
+    take_event: Callable[[bytes], bytes], events: Sequence[bytes], break_off: Callable[[CannotFollowError], None]
+) -> bytes:
+    """Take some events. Of one that differs what stands before it is returned, and the answer is broken off."""
+    if len(events) == 1:
+        return take_event(events[0])
+    passed: list[bytes] = []
+    for event in events:
+        try:
+            passed.append(take_event(event))
+        except CannotFollowError as exc:
+            if not any(passed):
+                raise
+            break_off(exc)
+            break
+    return b"".join(passed)
 
 
 def without_ids(event: bytes) -> bytes:

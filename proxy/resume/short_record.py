@@ -9,7 +9,7 @@ from typing import Final
 from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.resume.events import COMMENT, Splitter
-from baton.proxy.resume.record import AnswerRecord, without_ids
+from baton.proxy.resume.record import AnswerRecord, Dialect, take_each, without_ids
 from baton.proxy.resume.rules import CannotFollowError
 
 MOST_EVENTS: Final = 12  # of a leg
@@ -18,10 +18,11 @@ MOST_EVENTS: Final = 12  # of a leg
 class ShortRecord:
     """One answer, over all its legs, as an `AnswerRecord` has it: that takes over when it is needed."""
 
-    def __init__(self, record: AnswerRecord) -> None:
-        self.dialect = record.dialect
-        self._record = record
-        self._is_read = False  # the record has taken over
+    def __init__(self, dialect: Dialect, *, rewrites: bool = False, has_logprobs: bool = False) -> None:
+        self.dialect = dialect
+        self._rewrites = rewrites
+        self._has_logprobs = has_logprobs
+        self._record: AnswerRecord | None = None  # which has taken over
         self._legs: list[list[bytes]] = [[]]  # their events, as they came
         self._known: list[bytes] = []  # those of the leg before, which the client has
         self._splitter = Splitter()
@@ -29,11 +30,11 @@ class ShortRecord:
 
     @property
     def done(self) -> bool:
-        return self._record.done if self._is_read else self._done
+        return self._done if self._record is None else self._record.done
 
     @property
     def broken(self) -> StreamBrokenError | CannotFollowError | None:
-        return self._record.broken if self._is_read else None
+        return None if self._record is None else self._record.broken
 
     @property
     def can_start(self) -> bool:
@@ -47,7 +48,7 @@ class ShortRecord:
 
     def begin_leg(self) -> None:
         begun = [leg for leg in self._legs if leg]
-        if self._is_read or len(begun) > 1 or any(_says_nothing(event) for leg in begun for event in leg):
+        if self._record is not None or len(begun) > 1 or any(_says_nothing(event) for leg in begun for event in leg):
             self._read().begin_leg()
             return
         self._known = begun[0] if begun else []
@@ -55,16 +56,16 @@ class ShortRecord:
         self._splitter = Splitter()
 
     def take(self, data: bytes) -> bytes:
-        if self._is_read:
+        if self._record is not None:
             return self._record.take(data)
-        return self._record.take_each(self.take_event, self._splitter.whole(data))
+        return take_each(self.take_event, self._splitter.whole(data), lambda exc: self._read().break_off(exc))
 
     def take_event(self, event: bytes) -> bytes:
-        if self._is_read:
+        if self._record is not None:
             return self._record.take_event(event)
         leg, bare = self._legs[-1], without_ids(event)
         at = len(leg)
-        if at >= MOST_EVENTS or (self._known and self._record.rewrites) or self.dialect.is_failure(bare):
+        if at >= MOST_EVENTS or (self._known and self._rewrites) or self.dialect.is_failure(bare):
             return self._read().take_event(event)
         if at < len(self._known):
             if event != self._known[at]:
@@ -76,8 +77,8 @@ class ShortRecord:
         return b"" if bare.isspace() else bare
 
     def _read(self) -> AnswerRecord:
-        if not self._is_read:
-            self._is_read = True
+        if self._record is None:
+            self._record = AnswerRecord(self.dialect, rewrites=self._rewrites, has_logprobs=self._has_logprobs)
             for number, leg in enumerate(self._legs):
                 if number:
                     self._record.begin_leg()

@@ -1,11 +1,11 @@
 """One request's answer over as many legs as it takes: what is asked of the next one, and what its bytes pass through."""
 
-from dataclasses import replace
 from time import perf_counter
 from typing import Final, Protocol
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from baton.contracts.http import AHEAD
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -18,7 +18,6 @@ from baton.proxy.resume.events import has_data
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.prefill_part import PrefillPart
-from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_kept, why_not_resumed
 from baton.proxy.resume.short_record import ShortRecord
@@ -178,7 +177,7 @@ def _named(request: ClientRequest) -> ClientRequest:
 
 def _record_of(request: ClientRequest) -> ShortRecord:
     if request.endpoint == RESPONSES:
-        return ShortRecord(AnswerRecord(ResponseEvents(), rewrites=True))
+        return ShortRecord(ResponseEvents(), rewrites=True)
     if request.endpoint == MESSAGES:
-        return ShortRecord(AnswerRecord(MessageEvents()))
-    return ShortRecord(AnswerRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs")))
+        return ShortRecord(MessageEvents())
+    return ShortRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs"))

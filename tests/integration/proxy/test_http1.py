@@ -296,7 +296,7 @@ async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() 
     taken: list[bytes] = []
     full, waits = False, 0
 
-    def sink(data: bytes) -> bool:
+    def sink(data: bytes, _is_last: bool) -> bool:
         nonlocal full
         assert not full
         taken.append(data)
@@ -322,7 +322,7 @@ async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
     """And the sink gets nothing more."""
     calls = 0
 
-    def sink(_: bytes) -> bool:
+    def sink(_: bytes, _is_last: bool) -> bool:
         nonlocal calls
         calls += 1
         raise LookupError("enough")

@@ -1,10 +1,10 @@
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from baton.contracts.kv_transfer import (
     KEY,

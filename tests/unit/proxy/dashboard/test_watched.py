@@ -76,7 +76,7 @@ async def test_a_stream_is_followed_through_its_phases() -> None:
         prefill.end()
         phases.append(made.shown()["live"][0]["phase"])
         client = response(watched)
-        await client.start(200, [(b"x-secret", b"the header")], b"data: the text 1\n\n", streams=True)
+        client.begin_stream(200, [(b"x-secret", b"the header")], b"data: the text 1\n\n")
         decode.event("first bytes")
         phases.append(made.shown()["live"][0]["phase"])
         for chunk in (b"data: the text 2\n\n", b"", b"data: the text 3\n\n"):

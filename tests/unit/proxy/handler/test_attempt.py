@@ -1,9 +1,9 @@
 """Which legs tell how long a node takes for a prompt."""
 
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL

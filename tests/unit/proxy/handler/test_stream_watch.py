@@ -71,7 +71,7 @@ class Watched:
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
         record = cast("Any", SimpleNamespace(sent_s=sent_s))
         try:
-            async with self.watch.watching(cast("Any", self.nodes[0]), "m", history, made, record):
+            with self.watch.watching(cast("Any", self.nodes[0]), "m", history, made, record):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)

@@ -100,8 +100,8 @@ AnyRecord = AnswerRecord | ShortRecord
 
 
 def record_of(kind: str, *, is_short: bool = False) -> AnyRecord:
-    record = AnswerRecord(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
-    return ShortRecord(record) if is_short else record
+    made = ShortRecord if is_short else AnswerRecord
+    return made(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
 
 
 def plain(stream: bytes) -> bytes:
