@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from baton.contracts.http import TOKENS_TYPE
-from baton.proxy.cancel_scope import CancelScope
 from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
 from baton.proxy.http.headers import find
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.http.upstream import PendingRequest
+from baton.proxy.http_server.cancel_scope import CancelScope
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import (
     DecodeFailed,

@@ -12,8 +12,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Final
 
-from baton.proxy.cancel_scope import CancelScope
 from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.http_server.cancel_scope import CancelScope
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning.retry_policy import History, RetryPolicy
 from baton.proxy.response.request_record import RequestRecord

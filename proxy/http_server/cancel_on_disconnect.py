@@ -2,8 +2,8 @@
 
 from types import TracebackType
 
-from baton.proxy.cancel_scope import CancelScope
 from baton.proxy.errors import ClientGoneError
+from baton.proxy.http_server.cancel_scope import CancelScope
 from baton.proxy.http_server.client_protocol import Writer
 
 

@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.http import TOKENS_COMMENT
+
 END: Final = b"\n\n"
 DONE: Final = b"data: [DONE]"
 COMMENT: Final = b":"  # what keeps a connection open (`--sse-keep-alive-interval`), and ids of tokens
@@ -33,6 +35,13 @@ class Splitter:
             return [data]
         *events, self._part = data.split(END)
         return [event + END for event in events]
+
+
+def without_ids(event: bytes) -> bytes:
+    """Return an event without the lines that name tokens."""
+    while event.startswith(TOKENS_COMMENT):
+        event = event[event.find(b"\n") + 1 :]
+    return event
 
 
 def has_data(passed: bytes) -> bool:

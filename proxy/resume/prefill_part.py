@@ -3,8 +3,7 @@
 from typing import Final
 
 from baton.proxy.errors import StreamBrokenError
-from baton.proxy.resume.events import COMMENT, Splitter
-from baton.proxy.resume.record import without_ids
+from baton.proxy.resume.events import COMMENT, Splitter, without_ids
 from baton.proxy.resume.short_record import ShortRecord
 
 _FINISHED: Final = b'"finish_reason":"'  # of a choice; no text can hold it, a string's quotes are escaped

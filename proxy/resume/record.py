@@ -344,12 +344,5 @@ def take_each(
     return b"".join(passed)
 
 
-def without_ids(event: bytes) -> bytes:
-    """Return an event without the lines that name tokens."""
-    while event.startswith(TOKENS_COMMENT):
-        event = event[event.find(b"\n") + 1 :]
-    return event
-
-
 def _field(name: str, value: object) -> bytes:
     return b'"%b":%b' % (name.encode(), msgspec.json.encode(value))

@@ -8,8 +8,8 @@ from typing import Final
 
 from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import StreamBrokenError
-from baton.proxy.resume.events import COMMENT, Splitter
-from baton.proxy.resume.record import AnswerRecord, Dialect, take_each, without_ids
+from baton.proxy.resume.events import COMMENT, Splitter, without_ids
+from baton.proxy.resume.record import AnswerRecord, Dialect, take_each
 from baton.proxy.resume.rules import CannotFollowError
 
 MOST_EVENTS: Final = 12  # of a leg

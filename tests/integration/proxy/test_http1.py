@@ -318,6 +318,28 @@ async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() 
         assert waits >= 1
 
 
+async def test_a_sink_is_told_which_bytes_are_the_last() -> None:
+    """Those that came together with the end of the answer."""
+    taken: list[tuple[bytes, bool]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        for part in (CHUNKED, b"5\r\nfirst\r\n", b"4\r\nlast\r\n0\r\n\r\n"):
+            writer.write(part)
+            await asyncio.sleep(0.05)
+
+    def sink(data: bytes, is_last: bool) -> bool:
+        taken.append((data, is_last))
+        return True
+
+    async with serving(handle) as (server, upstream):
+        answer = await post(upstream, server)
+        async with asyncio.timeout(10):
+            await answer.pour(sink, asyncio.Event().wait)  # type: ignore[arg-type]
+
+    assert taken == [(b"first", False), (b"last", True)]
+
+
 async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
     """And the sink gets nothing more."""
     calls = 0

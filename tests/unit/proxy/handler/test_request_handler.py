@@ -1,7 +1,7 @@
 """What follows a leg that broke, without nodes."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,7 +27,9 @@ async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: 
 
     monkeypatch.setattr(request_handler, "relay", relay)
     monkeypatch.setattr(request_handler, "Stream", lambda *_, **__: SimpleNamespace(record=object(), ended=True))
-    attempts = SimpleNamespace(request_attempts=lambda _: SimpleNamespace(answer=opened, watching=opened))
+    attempts = SimpleNamespace(
+        request_attempts=lambda _: SimpleNamespace(answer=opened, watching=lambda *_: nullcontext())
+    )
     handler = RequestHandler(
         BatonConfig(), cast("Any", None), cast("Any", attempts), cast("Any", SimpleNamespace(metrics=None))
     )

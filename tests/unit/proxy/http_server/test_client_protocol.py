@@ -160,6 +160,23 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
     assert not transport.closing
 
 
+async def test_the_last_chunk_of_a_stream_and_its_end_are_one_write(transport: Transport) -> None:
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        writer = writer_of(scope)
+        writer.begin(200, [], b"first")
+        before = len(transport.written)
+        assert writer.write(b"last", ends=True)
+        assert transport.written[before:] == b"4\r\nlast\r\n0\r\n\r\n"
+        writer.end()
+
+    made = connected(app, transport)
+    for _ in range(2):
+        made.data_received(REQUEST)
+        await asyncio.sleep(0.01)
+
+    assert transport.written.count(b"0\r\n\r\n") == 2
+
+
 async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Transport) -> None:
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
         writer_of(scope).begin(200, [], b"all")

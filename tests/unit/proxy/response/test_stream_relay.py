@@ -22,16 +22,16 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
     told = StreamBrokenError(FailureKind.STATUS, "the engine failed")
     sent: list[bytes] = []
 
-    async def start(_status: int, _head: Any, first: bytes, *, streams: bool, ends: bool) -> None:
-        assert streams
+    def begin_stream(_status: int, _head: Any, first: bytes, *, ends: bool) -> bool:
         assert not ends
         sent.append(first)
+        return True
 
     async def pour(*_: Any) -> None:
         """The stream ends."""
 
     answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
-    client = SimpleNamespace(record=RequestRecord("r"), start=start, write=sent.append, drained=None, claim=CLAIM)
+    client = SimpleNamespace(record=RequestRecord("r"), begin_stream=begin_stream, write=None, claim=CLAIM)
     stream = SimpleNamespace(
         record=object(), take=lambda first: first[:6], broken=told, ended=False, begin_decode=lambda _: None
     )
@@ -46,26 +46,36 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
 
 
 async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRecord:
-    """Relay a stream that comes in these pieces, and passes through nothing; return what is known of it."""
+    """Relay a stream that comes in these pieces, and passes through nothing; return what is known of it.
+
+    The client gets its end with the last piece, and no piece before.
+    """
     first, *rest = chunks
+    ends: list[bool] = []
 
-    async def pour(take: Callable[[bytes], bool], _drained: Any) -> None:
-        for chunk in rest:
-            take(chunk)
+    async def pour(take: Callable[[bytes, bool], bool], _drained: Any) -> None:
+        for at, chunk in enumerate(rest):
+            take(chunk, at == len(rest) - 1)
 
-    async def start(*_: Any, **__: Any) -> None:
-        """The head and the first bytes."""
+    def write(_: bytes, is_end: bool) -> bool:
+        ends.append(is_end)
+        return True
 
     headers = [(REASON_HEADER.encode(), b"it says why")] if recomputed else []
     answer = SimpleNamespace(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
     record = RequestRecord("r")
     record.path = DISAGGREGATED
     client = SimpleNamespace(
-        record=record, start=start, write=lambda _: True, drained=None, end=lambda: None, claim=CLAIM
+        record=record, begin_stream=lambda *_, **__: True, write=write, drained=None, end=lambda: None, claim=CLAIM
     )
     stream = SimpleNamespace(record=None, broken=None, begin_decode=lambda _: None)
     opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
-    await relay(cast("Any", opened), cast("Any", client), cast("Any", stream))
+    try:
+        await relay(cast("Any", opened), cast("Any", client), cast("Any", stream))
+    except StreamBrokenError:
+        assert not any(ends)
+        raise
+    assert ends == [False] * (len(rest) - 1) + [True] * bool(rest)
     return record
 
 

@@ -11,7 +11,7 @@ from baton.contracts.http import TOKENS_COMMENT
 from baton.proxy.errors import FailureKind
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
-from baton.proxy.resume.record import without_ids
+from baton.proxy.resume.events import without_ids
 from baton.proxy.resume.rules import CannotFollowError
 from baton.proxy.resume.stream import Stream
 from tests.support.fake_typed import TypedAnswer
