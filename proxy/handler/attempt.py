@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import TOKEN_IDS_HEADER
-from baton.contracts.kv_transfer import Role, TransferParams, new_transfer_id, sign
+from baton.contracts.kv_transfer import TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
@@ -130,9 +130,10 @@ class AttemptRunner:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, *, choices: int = 1) -> LegRequest:
-        """Return the decode leg of a pair; so many choices have a transfer each."""
-        params = _params(plan, request, "decode", plan.control_address, choices=choices)
+    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams) -> LegRequest:
+        """Return the decode leg of a pair; `prefill`: what the prefill node is told."""
+        start = request.start if plan.decode.starts_with_tokens else ()
+        params = replace(prefill, role="decode", peer=plan.control_address, relays=False, start=start)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
@@ -143,12 +144,9 @@ class AttemptRunner:
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)), estimate=expected)
 
-    def prefill_call(
-        self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool, choices: int = 1
-    ) -> LegRequest:
-        """Return the prefill leg of a pair; `relays`: its stream goes to the client up to the first token of each choice."""
-        params = _params(plan, request, "prefill", "", relays=relays, choices=choices)
-        signed = sign(params, self._secret)
+    def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest, params: TransferParams) -> LegRequest:
+        """Return the prefill leg of a pair."""
+        signed, relays = sign(params, self._secret), params.relays
         if relays:
             body = relayed_body(request.fields, signed)
         else:
@@ -193,13 +191,13 @@ class Attempt:
                 self._outcome = await self._alone(plan, alone)
                 return self._outcome
             relay = self._relay if self._relay.begin(plan) else None
-            choices = relay.stream.choices if relay is not None else 1
-            prefill = shared.prefill_call(plan, request, relays=relay is not None, choices=choices)
+            params = prefill_params(plan, request, relay)
+            prefill = shared.prefill_call(plan, request, params)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-            decode = shared.decode_call(plan, request, choices=choices)
+            decode = shared.decode_call(plan, request, params)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
@@ -285,25 +283,17 @@ class Attempt:
             self._end()
 
 
-def _params(
-    plan: DisaggregatedPlan,
-    request: ClientRequest,
-    role: Role,
-    peer: str,
-    *,
-    relays: bool = False,
-    choices: int = 1,
-) -> TransferParams:
+def prefill_params(plan: DisaggregatedPlan, request: ClientRequest, relay: FirstTokenRelay | None) -> TransferParams:
+    """Return what the prefill node of a pair is told; with a `relay` its stream goes to the client up to the first token of each choice."""
     return TransferParams(
         transfer_id=plan.transfer_id,
-        role=role,
-        peer=peer,
+        role="prefill",
+        peer="",
         several=has_several_prompts(request.fields),
-        choices=choices > 1,
+        choices=relay is not None and relay.stream.choices > 1,
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
-        relays=relays,
-        start=request.start if role == "decode" and plan.decode.starts_with_tokens else (),
+        relays=relay is not None,
     )
 
 

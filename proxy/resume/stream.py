@@ -39,8 +39,9 @@ class Stream:
     def __init__(self, request: ClientRequest, *, resumes: bool, relays: bool = True) -> None:
         """`resumes`: a stream that breaks may go on on another node. `relays`: the prefill node's token may be sent before the decode node streams."""
         self.why_not_resumed = why_not_resumed(request, resumes=resumes)
-        self.why_not_relayed = why_not_relayed(request) if relays else "off"
-        self.choices = count_choices(request) or 1
+        choices = count_choices(request)
+        self.why_not_relayed = why_not_relayed(request, choices) if relays else "off"
+        self.choices = choices or 1
         if self.choices > 1 and self.why_not_resumed is not None:  # one may have to be mended when others have gone on
             self.why_not_relayed = self.why_not_relayed or "several"
         self.part: PrefillPart | None = None  # what a prefill node has streamed
@@ -144,15 +145,14 @@ class Stream:
         self.asked = replace(self.asked, start=self.record.start())
 
 
-def why_not_relayed(request: ClientRequest) -> str:
+def why_not_relayed(request: ClientRequest, choices: int | None) -> str:
     """Say why the prefill node's token is not sent to the client before the decode node's stream; "" if it is.
 
-    The values are labels of `baton_first_tokens_total`.
+    The values are labels of `baton_first_tokens_total`. `choices`: what `count_choices` has said.
     """
     fields = request.fields
     if not is_on(fields, "stream"):
         return "whole"
-    choices = count_choices(request)
     if choices is None or choices > MOST_CHOICES:
         return "several"
     if is_set(fields, "echo") and not is_false(fields, "echo"):

@@ -9,7 +9,7 @@ from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.proxy.errors import FailureKind
-from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.handler.attempt import AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
@@ -28,7 +28,10 @@ def estimates(asked: ClientRequest) -> list[Estimate | None]:
         decode=decode, prefill=node("prefill"), rank=0, transfer_id=new_transfer_id(), new_bytes=100
     )
     alone = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=70)
-    return [runner.prefill_call(pair, asked, relays=False).estimate, runner.local_call(alone, asked).estimate]
+    return [
+        runner.prefill_call(pair, asked, prefill_params(pair, asked, None)).estimate,
+        runner.local_call(alone, asked).estimate,
+    ]
 
 
 def test_legs_that_compute_a_prompt_are_timed() -> None:
