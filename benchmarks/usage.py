@@ -1,8 +1,7 @@
 """CPU and memory of process trees, and of everything else on this machine: a figure taken on a busy machine is none."""
 
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
@@ -31,47 +30,13 @@ class OtherCpu:
     def restart(self) -> None:
         self._since_s = time.monotonic()
         self._others_s = self._others()
-        self._stolen_s = psutil.cpu_times().steal
 
     def other_cores(self) -> float:
-        return max(0.0, self._cores(self._others() - self._others_s))
-
-    def stolen_cores(self) -> float:
-        """Return the CPU that the host has taken from this machine since `restart`, in cores; 0 where it does not say."""
-        return self._cores(psutil.cpu_times().steal - self._stolen_s)
-
-    def _cores(self, seconds: float) -> float:
-        return seconds / (time.monotonic() - self._since_s)
+        return max(0.0, (self._others() - self._others_s) / (time.monotonic() - self._since_s))
 
     def _others(self) -> float:
         machine = psutil.cpu_times()
         return float(machine.user + machine.nice + machine.system) - sum(_read(tree(self._root), _with_children_s))
-
-
-class Quiet:
-    """Makes measurements again that the host of this machine has disturbed."""
-
-    def __init__(self, meter: OtherCpu, max_stolen_cores: float, tries: int) -> None:
-        """Of each measurement `tries` are made at most; the last one counts, however it was."""
-        self._meter = meter
-        self._max_stolen_cores = max_stolen_cores
-        self._tries = tries
-        self.repeated = 0
-        self.stolen_cores = 0.0  # most, of what counts
-
-    async def measure(self, once: Callable[[], Awaitable[T]], forget: Callable[[], None] = lambda: None) -> T:
-        """Measure until nothing disturbed it; `forget` undoes what a disturbed call of `once` has left behind."""
-        for left in reversed(range(self._tries)):
-            self._meter.restart()
-            found = await once()
-            stolen = self._meter.stolen_cores()
-            if not left or stolen <= self._max_stolen_cores:
-                self.stolen_cores = max(self.stolen_cores, stolen)
-                return found
-            forget()
-            self.repeated += 1
-            print(f"the host took {stolen:.2f} cores: once more", file=sys.stderr)
-        raise AssertionError("unreachable: `tries` is 1 or more")
 
 
 def tree(root: int) -> list[psutil.Process]:

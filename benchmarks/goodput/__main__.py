@@ -33,9 +33,9 @@ from benchmarks import harness
 from benchmarks.goodput.idle import Idle, ask_prompts, measure_idle, meets_slos
 from benchmarks.goodput.mixes import Kind, Traffic, mixes, plan_traffic
 from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_of_buckets
+from benchmarks.goodput.rig import PAIRS, Rig
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.processes import processes
-from benchmarks.plan_check.rig import PAIRS, Rig
 from benchmarks.usage import OtherCpu
 
 # Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM does.
@@ -73,7 +73,7 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
     found: list[Measured] = []
     network.throttle(round(given.link / 1e6))
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S) as made:
-        rig = Rig(made, folder, cores=given.cores, prefix="goodput-", network=network, prefix_cache=True)
+        rig = Rig(made, folder, network, cores=given.cores)
         try:
             plain = await rig.start(SETUPS["plain"], given.plain_flags)
             idle = await measure_idle(exchange_with(plain.decode[0]), given.seed)

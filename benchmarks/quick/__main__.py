@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from baton.loadtest.run.environment import environment, now
 from benchmarks.harness import FAILURES, Spread, workplace
-from benchmarks.microbench.children import PREPARE, Children
 from benchmarks.proxy import session
 from benchmarks.proxy.figures import ASGI, BATON, CHUNK, REQUEST
 from benchmarks.proxy.stage import Plan
@@ -45,13 +44,13 @@ def _proxy() -> Iterator[Sample]:
 
 
 def _connector() -> Iterator[Sample]:
-    with workplace("quick", prepare=PREPARE) as (server, folder):
-        yield from connector.measure(Children(server, folder))
+    with workplace("quick", prepare=connector.PREPARE) as (server, folder):
+        yield from asyncio.run(connector.measure(server, folder))
 
 
 def _first_token() -> Iterator[Sample]:
     with workplace("quick") as (server, folder):
-        yield from first_token.measure(server, folder)
+        yield from asyncio.run(first_token.measure(server, folder))
 
 
 PARTS: Final[dict[str, Part]] = {"proxy": _proxy, "connector": _connector, "first-token": _first_token}

@@ -1,36 +1,54 @@
-"""Hooks and planner beside a loop that never changes, so that a slower machine does not look like a slower connector."""
+"""Hooks and planner beside a loop that never changes, so that a slower machine does not look like a slower connector.
 
+They are measured in a process of their own, opposite one that offers the memory which the hooks' prompts are pushed to.
+"""
+
+import json
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing.connection import Client
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final, NamedTuple
 
+from baton.deploy.forkserver import ForkServer
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
 from benchmarks.harness import HostMemory
-from benchmarks.microbench import hooks
-from benchmarks.microbench.children import Children
-from benchmarks.microbench.figures import Figure
-from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, region_pairs, timed
-from benchmarks.microbench.pushes import CACHE_BYTES
-from benchmarks.microbench.rank import Target
+from benchmarks.overlap.processes import Place, processes
+from benchmarks.quick import hooks
+from benchmarks.quick.rank import KvShape, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
 REPETITIONS: Final = 5  # of what is short, in each round
 REQUESTS: Final = (1, 16)  # in a step
 LAYERS: Final = 100  # whose hooks are set beside one run of the loop
+PAIRS: Final = 100_000  # of blocks
+_BLOCK_BYTES: Final = 65_536
 _LOOPS: Final = 40_000
-_PART: Final = "benchmarks.quick.connector:in_child"
+PREPARE: Final = f"{__name__}:prepare"
+_PLACE: Final = Place(core=0, pinned=False, data_host="127.0.0.1")
 
 
-def measure(children: Children) -> Iterator[Sample]:
-    with children.receiver(CACHE_BYTES) as target:
-        for figure in children.figures(_PART, {"target": target}):
-            yield Sample(figure.name, figure.value)
+def prepare() -> None:
+    """Import nothing more: a heap of all of vLLM would make the planner's garbage collections longer."""
+
+
+async def measure(forkserver: ForkServer, folder: Path) -> list[Sample]:
+    socket, out = folder / "receiver", folder / "samples.json"
+    async with processes(forkserver, folder, timeout_s=1.0) as started:
+        receiver = {"path": str(socket), "host": _PLACE.data_host, "size": hooks.SHAPE.total_bytes}
+        started.start("receiver", "benchmarks.overlap.targets:raw_receiver", receiver, _PLACE)
+        await started.wait_for_file("receiver", socket)
+        with Client(str(socket)) as connection:
+            kwargs = {"target": connection.recv(), "out": str(out)}
+        started.start("hooks", f"{__name__}:in_child", kwargs, _PLACE)
+        await started.wait_for_file("hooks", out)
+    return [Sample(*each) for each in json.loads(out.read_text())]
 
 
 def calibration() -> int:
@@ -43,37 +61,67 @@ def calibration() -> int:
     return sum(sorted(table.values(), reverse=True)) + len([*range(_LOOPS)])
 
 
+class BlockTables(NamedTuple):
+    """Ids of source and destination blocks; block i goes to block i."""
+
+    source: Sequence[int]
+    destination: Sequence[int]
+
+
+def scattered(pairs: int, rng: random.Random) -> BlockTables:
+    """Blocks of which no two follow each other."""
+    even = range(0, pairs * 2, 2)
+    return BlockTables(rng.sample(even, pairs), rng.sample(even, pairs))
+
+
 # --- in the child ---
 
 
-def in_child(target: Sequence[Any]) -> Iterator[Figure]:
-    """Time everything in turn, so often."""
+def in_child(target: Sequence[str | int], out: str) -> None:
+    """Time everything in turn, so often; the file is there once it is whole."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(hooks.SHAPE.total_bytes)
-    planning = _planning()
+    plans, samples = _plans(), []
     with tempfile.TemporaryDirectory() as folder:
-        rank = hooks.start_rank("event", memory, Target(*target), Path(folder), "127.0.0.1")
-        cases = [hooks.Case("event", requests, rank) for requests in REQUESTS]
+        rank = hooks.start_rank(memory, Target(str(target[0]), int(target[1])), Path(folder))
+        cases = [hooks.Case(requests, rank) for requests in REQUESTS]
         for number in range(ROUNDS + 1):
-            found = list(_round(planning, cases))
+            found = list(_round(plans, cases))
             if number:  # the first one warms up
-                yield from found
+                samples += found
         rank.stop()
+    unfinished = Path(f"{out}.part")
+    unfinished.write_text(json.dumps(samples))
+    unfinished.rename(out)
 
 
-def _round(planning: dict[str, Callable[[], object]], cases: Sequence[hooks.Case]) -> Iterator[Figure]:
-    unit_s = min(timed(calibration, REPETITIONS))  # the least disturbed one
-    for name, plan in planning.items():
-        yield Figure(name=f"planner, {PAIRS:,} pairs {name} ÷ loop", value=min(timed(plan, REPETITIONS)) / unit_s)
+def _round(plans: dict[str, Callable[[], object]], cases: Sequence[hooks.Case]) -> Iterator[Sample]:
+    unit_s = _least_s(calibration)
+    for name, plan in plans.items():
+        yield Sample(f"planner, {PAIRS:,} pairs {name} ÷ loop", _least_s(plan) / unit_s)
     for case in cases:
         case.hooks_s.clear()
         case.compute_prompts()
         taken_s = median(case.hooks_s) * LAYERS
-        yield Figure(name=f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", value=taken_s / unit_s)
+        yield Sample(f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", taken_s / unit_s)
 
 
-def _planning() -> dict[str, Callable[[], object]]:
-    rng = random.Random(1)  # the same tables in each run
-    regions = region_pairs(1, 2 * PAIRS)
-    tables = {"contiguous": contiguous(PAIRS), "scattered": in_runs(PAIRS, 1, rng)}
+def _plans() -> dict[str, Callable[[], object]]:
+    shape = KvShape(layers=1, blocks=2 * PAIRS, block_bytes=_BLOCK_BYTES)
+    regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
+    ids = list(range(PAIRS))
+    tables = {
+        "contiguous": BlockTables(ids, ids),
+        "scattered": scattered(PAIRS, random.Random(1)),
+    }  # the same in each run
     return {name: partial(plan_layers, regions, *table) for name, table in tables.items()}
+
+
+def _least_s(function: Callable[[], object]) -> float:
+    """Return the time of the least disturbed of several calls."""
+    samples = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        function()
+        samples.append(time.perf_counter() - began)
+    return min(samples)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -28,16 +27,12 @@ _SETTLE_S: Final = 0.08  # between requests: the nodes end the last one
 _SERVER: Final = ("--model", str(WEIGHTS), "--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20))
 
 
-def measure(forkserver: ForkServer, folder: Path, rounds: int = ROUNDS) -> Iterator[Sample]:
-    yield from asyncio.run(_measure(forkserver, folder, rounds))
-
-
-async def _measure(forkserver: ForkServer, folder: Path, rounds: int) -> list[Sample]:
+async def measure(forkserver: ForkServer, folder: Path) -> list[Sample]:
     draw = prompts(1)
     samples: list[Sample] = []
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S) as started:
         urls = await _start(started, folder)
-        for number in range(rounds + 1):
+        for number in range(ROUNDS + 1):
             for tokens in TOKENS:
                 taken_s: dict[str, list[float]] = {name: [] for name in urls}
                 for turn in range(REPETITIONS * len(urls)):

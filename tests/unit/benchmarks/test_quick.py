@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Spread
-from benchmarks.microbench.children import PartError
+from benchmarks.harness import BenchError, Spread
 from benchmarks.quick import __main__ as command
 from benchmarks.quick.connector import calibration
 from benchmarks.quick.ratios import HIGHER, LOWER, NEW, NOT_MEASURED, Line, Sample, beside
@@ -20,7 +19,7 @@ def three() -> Iterator[Sample]:
 def broken() -> Iterator[Sample]:
     """A part that fails behind its first round."""
     yield Sample("c ÷ d", 2.0)
-    raise PartError("it did not come up")
+    raise BenchError("it did not come up")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from baton.kv_connector.worker_side.sync import HOST_STREAM
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0
+POLL_S: Final = 0.005
 _PREFILL, _DECODE = 11, 22  # incarnations
 _PEER: Final = ("accept", b"played")  # where answers go: nobody reads them
 _FINGERPRINT: Final = Fingerprint(
@@ -103,10 +104,8 @@ class PlayedTransfer(NamedTuple):
 class PrefillRank:
     """A started prefill worker that knows one decode rank."""
 
-    def __init__(
-        self, *, shape: KvShape, address: int, engines: EngineFactory, target: Target, folder: Path, **transfer: Any
-    ) -> None:
-        """`address` is that of our KV cache; `transfer` changes settings of `TransferConfig`."""
+    def __init__(self, *, shape: KvShape, address: int, engines: EngineFactory, target: Target, folder: Path) -> None:
+        """`address` is that of our KV cache."""
         self._target = target
         self._sequence = itertools.count(1)
         caches = Caches(
@@ -116,13 +115,15 @@ class PrefillRank:
             block_tokens=BLOCK_TOKENS,
         )
         self.layer_names = list(caches.layer_of)
-        patient: dict[str, Any] = {"peer_timeout_s": 3600.0, "transfer_timeout_s": 3600.0, "orphan_timeout_s": 3600.0}
+        patient = TransferConfig(
+            layer_sync="event", peer_timeout_s=3600.0, transfer_timeout_s=3600.0, orphan_timeout_s=3600.0
+        )
         self.worker = PrefillWorker(
             config=ConnectorConfig(
                 runtime_dir=folder,
                 secret_file=folder / "secret",
                 weights="w",
-                transfer=TransferConfig(**patient | transfer),
+                transfer=patient,
             ),
             secret=ClusterSecret(os.urandom(32)),
             introduction=RankDescriptor("P", "prefill", Rank(), _FINGERPRINT, caches),
@@ -157,7 +158,7 @@ class PrefillRank:
         committed: int = self.worker.snapshot()["totals"]["committed"]
         return committed
 
-    def wait_for_commits(self, count: int, poll_s: float = 0.005) -> dict[str, Any]:
+    def wait_for_commits(self, count: int) -> dict[str, Any]:
         """Wait for so many commits; return the worker's snapshot. Raises `RankError`: one failed, or is late."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
@@ -166,7 +167,7 @@ class PrefillRank:
                 return snapshot
             if snapshot["failures"] or time.monotonic() > give_up:
                 raise RankError(f"{snapshot['totals']['committed']} of {count} transfers: {snapshot}")
-            time.sleep(poll_s)
+            time.sleep(POLL_S)
 
     def _say(self, receiver: int, body: Body) -> None:
         self.worker.on_payload(_PEER, encode(Message(_DECODE, receiver, next(self._sequence), body)))

@@ -79,12 +79,6 @@ class CpuQuota:
         except OSError as exc:
             raise QuotaError(f"cannot put process {pid} under a CPU quota: {exc.strerror}") from exc
 
-    def throttled(self) -> float:
-        """Return the share of periods in which the group had used up its quota so far."""
-        stat = dict(line.split(" ", 1) for line in (self._folder / "cpu.stat").read_text().splitlines())
-        periods = int(stat.get("nr_periods", 0))
-        return int(stat.get("nr_throttled", 0)) / periods if periods else 0.0
-
     @property
     def _is_v1(self) -> bool:
         return not (self._root / "cgroup.controllers").exists()
@@ -114,27 +108,15 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        folder: Path,
-        *,
-        cores: float,
-        prefix: str = "",
-        network: Network | None = None,
-        prefix_cache: bool = False,  # the same prompts come in every run
-    ) -> None:
-        """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
-        self._prefix = prefix
+    def __init__(self, processes: Processes, folder: Path, network: Network, *, cores: float) -> None:
+        """`processes`: its own. `cores`: of each node."""
         self._network = network
-        self._node_flags = () if prefix_cache else ("--no-enable-prefix-caching",)
         self._processes = processes
         self._folder = folder
         self._cores = cores
         self._secret = ("--secret-file", str(folder / "secret"))
         (folder / "secret").write_text(generate_secret())
         self._quotas = ExitStack()
-        self._groups: list[CpuQuota] = []
         self._started = 0
 
     async def start(self, shape: Shape, proxy_words: Sequence[str] = PAIRS) -> Running:
@@ -154,36 +136,26 @@ class Rig:
     def stop(self) -> None:
         self._processes.stop()
         self._quotas.close()
-        self._groups.clear()
-
-    def throttled(self) -> Sequence[float]:
-        """Return for each node the share of periods in which it had used up its quota."""
-        return [group.throttled() for group in self._groups]
 
     async def _node(self, role: str, core: int) -> str:
         name, port = self._name(role), free_port()
         place, http_host = self._place(core)
-        argv = ["--model", str(MODEL), "--port", str(port), *self._secret, *QUIET, *self._node_flags]
+        argv = ["--model", str(MODEL), "--port", str(port), *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
-        if place.data_host:  # HTTP and control come over two links
-            argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # namespaces
+        argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # HTTP and control: two links
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
         target = f"baton.{role}_node.__main__:main"
         url = await self._processes.serve(name, target, argv, place, f"http://{http_host}:{port}")
-        group = CpuQuota(f"baton-{name}", self._cores)
-        self._quotas.enter_context(group).add(self._processes.pid(name))
-        self._groups.append(group)
+        self._quotas.enter_context(CpuQuota(f"baton-{name}", self._cores)).add(self._processes.pid(name))
         return url
 
     def _place(self, core: int) -> tuple[Place, str]:
         """Return where the node of a core runs, and where the client reaches it."""
-        if self._network is None:
-            return Place(core=core), "127.0.0.1"
         if core:
             return Place(core=core, netns=self._network.decode, data_host=DECODE_DATA), DECODE_HTTP
         return Place(core=core, netns=self._network.prefill, data_host=PREFILL_DATA), PREFILL_HTTP
 
     def _name(self, role: str) -> str:
         self._started += 1
-        return f"{self._prefix}{role}-{self._started}"
+        return f"goodput-{role}-{self._started}"

@@ -1,4 +1,4 @@
-"""The microbench's prefill rank is real enough that what it measures is the hand-off."""
+"""The prefill rank of `benchmarks.quick` is real enough that what it measures is the hand-off."""
 
 import ctypes
 from collections.abc import Iterator
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from baton.kv_connector.handoff.metadata import PrefillStep
-from baton.kv_connector.worker_side.sync import POLICIES
 from benchmarks.harness import HostMemory
-from benchmarks.microbench import hooks
-from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target
+from benchmarks.quick import hooks
+from benchmarks.quick.rank import KvShape, PlayedTransfer, PrefillRank, Target
 from tests.support.memory_engine import MemoryFabric
 
 SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
@@ -19,7 +18,7 @@ SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
 class World:
     """A rank whose engine is in memory, and the memory that it pushes to."""
 
-    def __init__(self, shape: KvShape, folder: Path, policy: str = "event") -> None:
+    def __init__(self, shape: KvShape, folder: Path) -> None:
         self.fabric = MemoryFabric()
         self.source, self.target = HostMemory(shape.total_bytes), HostMemory(shape.total_bytes)
         ctypes.memset(self.target.address, 0, shape.total_bytes)
@@ -30,7 +29,6 @@ class World:
             engines=self.fabric.factory("p"),
             target=Target(receiver.session, self.target.address),
             folder=folder,
-            layer_sync=policy,
         )
 
     def block(self, memory: HostMemory, layer: int, block: int) -> bytes:
@@ -68,17 +66,14 @@ def test_a_played_prompt_arrives(world: World) -> None:
             assert world.block(world.target, layer, theirs) == world.block(world.source, layer, mine)
 
 
-@pytest.mark.parametrize("policy", list(POLICIES))
-def test_the_hooks_are_timed_while_everything_is_pushed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
+def test_the_hooks_are_timed_while_everything_is_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sample per layer and step, and the bytes of every prompt have travelled."""
     requests = 16
     shape = KvShape(layers=2, blocks=256, block_bytes=256)
     monkeypatch.setattr(hooks, "SHAPE", shape)
     monkeypatch.setattr(hooks, "PYTHON_S", 0.0)
-    world = World(shape, tmp_path, policy)
-    case = hooks.Case(policy, requests, world.rank)
+    world = World(shape, tmp_path)
+    case = hooks.Case(requests, world.rank)
 
     case.compute_prompts()
     case.compute_prompts()

@@ -7,37 +7,30 @@ go together, several with one hand-over; here each goes alone, which is what lar
 """
 
 import hashlib
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
-from baton.kv_connector.worker_side import sender
-from baton.kv_connector.worker_side.sync import POLICIES
 from benchmarks.harness import HostMemory
-from benchmarks.microbench.figures import Figure, spread
-from benchmarks.microbench.figures import Target as Goal
-from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target
+from benchmarks.quick.rank import KvShape, PlayedTransfer, PrefillRank, Target
 
 SHAPE: Final = KvShape(layers=32, blocks=256, block_bytes=4096)
-AT_MOST_US: Final = {1: 30.0, 16: 60.0}  # requests in a step → time in the hooks of one layer
 CHUNK_BLOCKS: Final = 32  # that a step computes, of all requests together
 STEPS: Final = 4  # of a prompt
-ROUNDS: Final = 8
 PAUSE_S: Final = 0.02  # before a batch, for the reservations to be taken in
 PYTHON_S: Final = 0.0003  # of each layer, holding the GIL
 _HASHED: Final = bytes(600_000)  # about 0.7 ms without the GIL
 
 
 class Case:
-    """One policy at one number of requests."""
+    """One number of requests in a step."""
 
-    def __init__(self, policy: str, requests: int, rank: PrefillRank) -> None:
-        self.policy, self.requests = policy, requests
+    def __init__(self, requests: int, rank: PrefillRank) -> None:
+        self.requests = requests
         self.hooks_s: list[float] = []  # both hooks of a layer, one sample per layer
         self._rank = rank
         self._connector = facade(rank.worker)
@@ -51,7 +44,7 @@ class Case:
         prompts = []
         for i in range(self.requests):
             ids = range(1 + i * per_request, 1 + (i + 1) * per_request)  # block 0 is vLLM's null block
-            prompts.append(PlayedTransfer(f"{self.policy}-{self.requests}-{self._batches}-{i}", ids, ids))
+            prompts.append(PlayedTransfer(f"{self.requests}-{self._batches}-{i}", ids, ids))
         committed = self._rank.committed
         for prompt in prompts:
             self._rank.reserve(prompt)
@@ -83,36 +76,9 @@ def facade(worker: Any) -> BatonConnector:
     return made
 
 
-def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
-    memory = HostMemory(SHAPE.total_bytes)
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = {policy: start_rank(policy, memory, Target(*target), Path(folder), host) for policy in POLICIES}
-        cases = [Case(policy, requests, rank) for requests in AT_MOST_US for policy, rank in ranks.items()]
-        for case in cases:
-            case.compute_prompts()  # nodes meet, caches fill
-            case.hooks_s.clear()
-        for _ in range(ROUNDS):
-            for case in cases:
-                case.compute_prompts()
-        for rank in ranks.values():
-            rank.stop()
-    for case in cases:
-        us = spread(case.hooks_s, 1e6)
-        yield Figure(
-            name=f"{case.policy}, {case.requests} per step: hooks of a layer, mean",
-            value=us.mean,
-            unit="µs",
-            target=Goal("at most", AT_MOST_US[case.requests]),
-            details={"median": us.median, "99 %": us.p99, "max": us.most},
-        )
-
-
-def start_rank(policy: str, memory: HostMemory, target: Target, folder: Path, host: str) -> PrefillRank:
-    engines = MooncakeFactory(host=host)
-    return PrefillRank(
-        shape=SHAPE, address=memory.address, engines=engines, target=target, folder=folder, layer_sync=policy
-    )
+def start_rank(memory: HostMemory, target: Target, folder: Path) -> PrefillRank:
+    engines = MooncakeFactory(host="127.0.0.1")
+    return PrefillRank(shape=SHAPE, address=memory.address, engines=engines, target=target, folder=folder)
 
 
 def _step(prompts: Sequence[PlayedTransfer], index: int, blocks: int, holds: Sequence[str]) -> PrefillStep:

@@ -1,1 +1,0 @@
-"""The proxy's routing in simulated time: its own policies, routers and nodes, on simulated prefill servers."""
