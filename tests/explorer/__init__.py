@@ -21,7 +21,7 @@ cancels, preemptions and time-outs, and the invariants I1 to I5 are looked at in
     rest.py      whether each state comes to rest, and without a time-out where a beat can do; fair.py: over any network
 
     words.py     a trace that a person can read
-    mutants.py   machines with one guard taken out (mutants_*.py): the explorer must find each
+    mutants.py   machines with one guard taken out (mutants_repair.py: those that remember what they said): the explorer must find each
 
 `python -m tests.explorer --help` runs it.
 """

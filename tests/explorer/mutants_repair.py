@@ -1,28 +1,17 @@
-"""Machines that do not say again what was lost, and leave it to a time-out. Each class says what it keeps to itself."""
+"""Machines that say something once, and leave it to a time-out where it is lost: those that remember what they have said."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.handoff.incoming import ConsumerTransfer, Phase
+from baton.kv_connector.handoff.incoming import Phase
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.session import Session, SessionState
-from baton.kv_connector.protocol.messages import (
-    Beat,
-    Body,
-    Commit,
-    Fail,
-    Hello,
-    Introduce,
-    Message,
-    Revoke,
-    Started,
-)
+from baton.kv_connector.handoff.session import SessionState
+from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, Started
 
 
 class IntroducesItselfOnce(Consumer):
-    """HELLO."""
-
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.told: set[str] = set()
@@ -33,37 +22,8 @@ class IntroducesItselfOnce(Consumer):
         self.told.add(peer)
 
 
-class RevokesOnce(Consumer):
-    """REVOKE of what was reserved."""
-
-    def _send_beat(self, peer: str) -> None:
-        before = len(self.outbox)
-        super()._send_beat(peer)
-        self.outbox[before:] = [sent for sent in self.outbox[before:] if not _is_revoke(sent[1].body)]
-
-
-class DeclinesOnce(Consumer):
-    """REVOKE of what was not reserved: it is said when nothing is needed any more, or when the session opens."""
-
-    def _decline(self, transfer: ConsumerTransfer) -> None:
-        super()._decline(transfer)
-        if self.sessions[transfer.peer].state is SessionState.OPEN:
-            self._declined.pop(transfer.peer, None)
-
-    def _greeted(self, peer: str, session: Session, hello: Hello) -> None:
-        super()._greeted(peer, session, hello)
-        self._declined.pop(peer, None)
-
-
-class ReservesOnce(Consumer):
-    """RESERVE."""
-
-    def _answered(self, peer: str, body: Beat) -> None:
-        pass
-
-
 class ReservesEveryOtherTime(Consumer):
-    """RESERVE, when P has shown for the first time that it does not know of it."""
+    """Not when P has shown for the first time that it does not know of it."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -77,8 +37,6 @@ class ReservesEveryOtherTime(Consumer):
 
 
 class BeatsSlowly(Consumer):
-    """BEAT."""
-
     def __init__(self, **arguments: Any) -> None:
         settings = arguments.pop("settings")
         super().__init__(settings=replace(settings, beat_interval_s=10 * settings.beat_interval_s), **arguments)
@@ -87,16 +45,14 @@ class BeatsSlowly(Consumer):
 class _Once(Producer):
     """What has been said of a transfer is not said again, as far as it is named."""
 
+    is_named: Callable[[Body], bool]
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.told: set[tuple[str, int]] = set()
 
-    def is_named(self, body: Body) -> bool:
-        """Whether a message is said only once."""
-        raise NotImplementedError
-
     def _send(self, decode: int, body: Body) -> None:
-        if isinstance(body, Started | Commit | Fail) and self.is_named(body) and decode in self.sessions:
+        if isinstance(body, Started | Commit | Fail) and type(self).is_named(body) and decode in self.sessions:
             what = (body.transfer_id, 0 if isinstance(body, Started) else body.epoch)
             if what in self.told:
                 return
@@ -105,49 +61,16 @@ class _Once(Producer):
 
 
 class StartsOnce(_Once):
-    """STARTED."""
-
-    def is_named(self, body: Body) -> bool:
-        return isinstance(body, Started)
+    is_named = staticmethod(lambda body: isinstance(body, Started))
 
 
 class CommitsOnce(_Once):
-    """COMMIT."""
-
-    def is_named(self, body: Body) -> bool:
-        return isinstance(body, Commit)
+    is_named = staticmethod(lambda body: isinstance(body, Commit))
 
 
 class FailsOnce(_Once):
-    """FAIL(clean)."""
-
-    def is_named(self, body: Body) -> bool:
-        return isinstance(body, Fail) and not body.dirty
+    is_named = staticmethod(lambda body: isinstance(body, Fail) and not body.dirty)
 
 
 class FailsDirtyOnce(_Once):
-    """FAIL(dirty)."""
-
-    def is_named(self, body: Body) -> bool:
-        return isinstance(body, Fail) and body.dirty
-
-
-class AnswersNoBeat(Producer):
-    """BEAT: which epochs P knows of."""
-
-    def _send(self, decode: int, body: Body) -> None:
-        if not isinstance(body, Beat):
-            super()._send(decode, body)
-
-
-class AsksNobodyIn(Producer):
-    """INTRODUCE."""
-
-    def receive(self, route: object, message: Message, now: float) -> None:
-        """Ignore those that it does not know."""
-        super().receive(route, message, now)
-        self.outbox[:] = [sent for sent in self.outbox if not isinstance(sent[1].body, Introduce)]
-
-
-def _is_revoke(body: Body) -> bool:
-    return isinstance(body, Revoke) and body.epoch > 0
+    is_named = staticmethod(lambda body: isinstance(body, Fail) and body.dirty)

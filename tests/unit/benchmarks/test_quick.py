@@ -1,11 +1,14 @@
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from baton.kv_connector.layout.copy_plan import plan_layers
 from benchmarks.harness import BenchError, Spread
 from benchmarks.quick import __main__ as command
-from benchmarks.quick.connector import calibration
+from benchmarks.quick.connector import calibration, scattered
+from benchmarks.quick.rank import KvShape
 from benchmarks.quick.ratios import HIGHER, LOWER, NEW, NOT_MEASURED, Line, Sample, beside
 
 THEN = Spread(1.0, 0.9, 1.1)
@@ -51,6 +54,17 @@ def test_figures_are_paired_by_name() -> None:
 def test_the_loop_always_does_the_same() -> None:
     """What it computes is fixed: a change here would shift every ratio."""
     assert calibration() == calibration() == 798508552768
+
+
+def test_scattered_blocks_never_make_one_copy() -> None:
+    """No block joins another by chance, and no block is named twice."""
+    shape = KvShape(layers=1, blocks=16, block_bytes=64)
+    regions = list(zip(shape.regions(0), shape.regions(1 << 30), strict=True))
+    for seed in range(50):
+        tables = scattered(8, random.Random(seed))
+
+        assert len(plan_layers(regions, *tables)) == 8
+        assert [len(set(table)) for table in tables] == [8, 8]
 
 
 def test_a_baseline_is_written_and_shown_the_next_time(
