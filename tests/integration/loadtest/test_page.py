@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from baton.loadtest.report.tables import TITLES
-from tests.integration.loadtest.page_examples import HOSTILE, pages, write
+from tests.integration.loadtest.page_examples import pages, write
 from tests.support.browser import Browser, Scheme
 from tests.support.drawn import look
 
@@ -60,25 +60,3 @@ async def test_a_run_shows_distributions_requests_legs_and_pushes(browser: Brows
     kinds = ("way", "waits", "steps", "prefill", "pushes")
     assert [found.marks("Legs and pushes, 8 users", kind) for kind in kinds] == [20] * 5
     assert found.marks("Legs and pushes, 8 users", "tokens") > 0
-
-
-async def test_an_outlier_hides_nobody_else(browser: Browser, files: dict[str, Path]) -> None:
-    """The axis becomes logarithmic and says so; most of the line still has room."""
-    async with browser.tab() as tab:
-        await tab.open(files["one outlier"], width=WIDE_PX, scheme="light")
-        found = await look(tab)
-        usual = await tab.evaluate(
-            "[...document.querySelector('svg polyline').points].filter((at) => at.x > 100).length"
-        )
-
-    assert "TTFT (ms), logarithmic" in found.pictures[CDFS[0]]["texts"]
-    assert usual > 50
-
-
-async def test_a_hostile_name_stays_text(browser: Browser, files: dict[str, Path]) -> None:
-    """The page has no script, and the reader sees the letters."""
-    async with browser.tab() as tab:
-        await tab.open(files["hostile names"], width=WIDE_PX, scheme="light")
-
-        assert await tab.evaluate("document.scripts.length") == 0
-        assert HOSTILE in await tab.evaluate("document.querySelector('h1').innerText + document.title")

@@ -15,6 +15,7 @@ SWEEP = result(
     stage(label="1/s", load={"loop": "open", "rate_per_s": 1.0, "concurrency": 2}),
     stage([record(), record(queued_s=0.2, started_s=0.3), failed(TIMEOUT)], label="<2/s>", nodes=[NODE]),
     slos_ms={"ttft": 500.0},
+    arguments={"url": "http://a:1", "seed": 0, "model": "<script>"},
 )
 NOTHING_DONE = result(stage([failed(TIMEOUT)]))
 
@@ -41,6 +42,7 @@ def test_tables_stand_beside_plots_and_names_are_escaped() -> None:
     page = Page(html_report(SWEEP))
 
     assert "waiting in line" in page.text
+    assert sum("Load test of <script>" in text for text in page.text) == 2  # title and heading
     assert "<2/s>" not in html_report(SWEEP)
     assert "&lt;2/s&gt;" in html_report(SWEEP)
     assert "Time to First Token, TTFT (ms)" in page.text

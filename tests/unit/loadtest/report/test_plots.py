@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from baton.loadtest.report.plots import HEIGHT, WIDTH, Picture, Scale, nice
+from baton.loadtest.report.plots import HEIGHT, WIDTH, Labels, Picture, Scale, Series, line_plot, nice
 from baton.loadtest.report.standalone import standalone
 
 
@@ -29,12 +29,15 @@ def test_values_of_one_size_have_a_scale_from_0() -> None:
 
 
 def test_one_value_far_from_all_others_makes_the_scale_logarithmic() -> None:
-    """Equal factors are equal distances; what lies below the beginning is shown there."""
+    """Equal factors are equal distances; what lies below the beginning is shown there, and the axis says what it is."""
     scale = Scale.of([*[20.0] * 99, 60_000.0])
 
     assert (scale.least, scale.most) == (10.0, 100_000.0)
     assert [scale.share(value) for value in (0.0, 10.0, 1000.0, 100_000.0)] == pytest.approx([0.0, 0.0, 0.5, 1.0])
     assert scale.ticks() == pytest.approx([10, 100, 1000, 10_000, 100_000])
+    labels = Labels(name="n", title="t", description="d", x="TTFT (ms)", y="share")
+    drawing = line_plot(labels, [Series("a", [(20.0, at / 100) for at in range(99)] + [(60_000.0, 1.0)])]).drawing
+    assert ">TTFT (ms), logarithmic<" in drawing
 
 
 def test_the_key_stands_below_the_drawing() -> None:
