@@ -26,7 +26,7 @@ class Writer:
     It keeps uvicorn's own state of the request up to date, so that everything else goes on as after `send`.
     """
 
-    __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport")
+    __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport", "has_end")
 
     def __init__(self, protocol: "ClientProtocol", transport: asyncio.WriteTransport) -> None:
         """The request is the one that the protocol has just read the head of; `transport` is the protocol's, bare."""
@@ -35,6 +35,7 @@ class Writer:
         self._flow = protocol.flow
         self._transport = transport
         self._gone: Callable[[], None] | None = None
+        self.has_end = False  # the client has been sent all of it
 
     def tell_when_gone(self, gone: Callable[[], None] | None) -> bool:
         """Have something called when the client leaves, or nothing any more; return whether it is there.
@@ -70,31 +71,28 @@ class Writer:
         return self._write_part(b"".join(lines), ends=ends)
 
     def write(self, chunk: bytes, *, ends: bool = False) -> bool:
-        """Write a chunk, which is not empty, with the response's end if it `ends`; return whether the client keeps up."""
+        """Write a chunk, which is not empty, with the response's last bytes if it `ends`; return whether the client keeps up.
+
+        The connection's next request waits until the task of this one has called `end`.
+        """
         return self._write_part(_chunk(chunk), ends=ends)
 
     def end(self) -> None:
-        """End a chunked response; the connection waits for the next request, or is closed."""
+        """End a chunked response, in its task; the connection waits for the next request, or is closed."""
         cycle = self._cycle
         if cycle.disconnected or cycle.response_complete:
             return
-        self._write_part(b"", ends=True)
-
-    def _write_part(self, data: bytes, *, ends: bool) -> bool:
-        keeps_up = self._write(data + _LAST_CHUNK if ends else data)
-        if ends:
-            self._complete()
-        return keeps_up
-
-    def _complete(self) -> None:
-        cycle = self._cycle
-        if cycle.disconnected:
-            return
+        if not self.has_end:
+            self._write_part(b"", ends=True)
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
+
+    def _write_part(self, data: bytes, *, ends: bool) -> bool:
+        self.has_end = ends
+        return self._write(data + _LAST_CHUNK if ends else data)
 
     async def drained(self) -> None:
         """Wait until the client has read enough, or left."""

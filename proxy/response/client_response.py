@@ -49,11 +49,10 @@ class ClientResponse:
         head, record = self._head(status, headers, first), self.record
         record.stream_began_s = record.sent_s = perf_counter()
         self._last = first
-        self._ended = ends
         return self._writer.begin(status, head, first, ends=ends)
 
     def write(self, chunk: bytes, ends: bool = False) -> bool:
-        """Send a chunk of a stream at once, unless it is empty, with the end of the answer if it `ends`.
+        """Send a chunk of a stream at once, unless it is empty, with the last bytes of the response if it `ends`: `end` is called all the same.
 
         Returns whether the client keeps up; see `drained`.
         """
@@ -68,7 +67,6 @@ class ClientResponse:
         record.sent_bytes += len(chunk)
         record.chunks += 1
         self._last = chunk
-        self._ended = ends
         return self._writer.write(chunk, ends=ends)
 
     async def drained(self) -> None:
@@ -86,6 +84,8 @@ class ClientResponse:
             if not any(name == b"content-type" for name, _ in error.headers):
                 headers.append((b"content-type", b"application/json"))
             await self.answer(error.status, headers, body)
+        elif self._writer.has_end:
+            self.end()
         elif not self._ended:
             self.record.broken = True
             opening = b"" if self._last.endswith(_EVENT_END) else _EVENT_END  # close the event that was cut

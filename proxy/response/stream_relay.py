@@ -25,6 +25,8 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
         CannotFollowError: the answer is not the one that the client has part of.
     """
     answer = opened.answer
+    if client.record.status and not answer.is_stream:
+        raise StreamBrokenError(FailureKind.PROTOCOL, "its answer is no stream")
     if answer.is_stream:
         stream.begin_decode(client.record)
         client.claim.streams()

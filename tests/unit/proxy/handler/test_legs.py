@@ -90,6 +90,35 @@ async def test_a_refused_prefill_leg_leaves_the_decode_leg_a_moment(
         assert await counting is (OPENED if answers else REFUSED)
 
 
+@pytest.mark.parametrize("outcome", [FAILED, REFUSED, PrefillDone(is_whole=True)], ids=lambda each: type(each).__name__)
+async def test_a_prefill_leg_that_ends_with_the_decode_leg_cancels_nothing_after_it(
+    monkeypatch: pytest.MonkeyPatch, outcome: PrefillOutcome
+) -> None:
+    """What both nodes have sent came in one turn of the event loop, the prefill node's first."""
+    monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 0.01)
+    loop = asyncio.get_running_loop()
+    prefill_sent, decode_sent = loop.create_future(), loop.create_future()
+
+    async def prefill() -> PrefillOutcome:
+        await prefill_sent
+        return outcome
+
+    async def decode() -> DecodeOutcome:
+        await decode_sent
+        return OPENED
+
+    async def request() -> None:
+        assert await first_to_count(decode(), leg) is OPENED
+        await asyncio.sleep(0.05)  # the answer is relayed
+
+    leg, asked = asyncio.create_task(prefill()), asyncio.create_task(request())
+    await settle()
+    prefill_sent.set_result(None)
+    decode_sent.set_result(None)
+
+    await asked
+
+
 async def test_who_is_cancelled_while_the_prefill_leg_fails_stays_cancelled() -> None:
     """The client left in the same moment: that is not taken for the end of the leg."""
     decode, may_fail = Decode(), asyncio.Event()

@@ -161,20 +161,29 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
 
 
 async def test_the_last_chunk_of_a_stream_and_its_end_are_one_write(transport: Transport) -> None:
+    """Of two requests that were sent together the second waits until the first one's task has ended its response."""
+    under_way, most = 0, 0
+
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
         writer = writer_of(scope)
         writer.begin(200, [], b"first")
         before = len(transport.written)
         assert writer.write(b"last", ends=True)
         assert transport.written[before:] == b"4\r\nlast\r\n0\r\n\r\n"
+        await asyncio.sleep(0.01)
+        under_way -= 1
         writer.end()
 
     made = connected(app, transport)
-    for _ in range(2):
-        made.data_received(REQUEST)
-        await asyncio.sleep(0.01)
+    made.data_received(REQUEST + REQUEST)
+    await asyncio.sleep(0.1)
 
     assert transport.written.count(b"0\r\n\r\n") == 2
+    assert most == 1
+    assert not transport.closing
 
 
 async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Transport) -> None:

@@ -45,6 +45,17 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
     assert sent == [b"tokens"]
 
 
+async def test_what_is_no_stream_is_not_written_into_one() -> None:
+    """The client has the prefill node's token; the answer goes on on another node."""
+    record = RequestRecord("r")
+    record.status = 200
+    answer = SimpleNamespace(is_stream=False, status=200, headers=[])
+    client = SimpleNamespace(record=record)  # which is asked to send nothing
+
+    with pytest.raises(StreamBrokenError, match="no stream"):
+        await relay(Opened(cast("Any", answer), b"{}"), cast("Any", client), cast("Any", SimpleNamespace()))
+
+
 async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRecord:
     """Relay a stream that comes in these pieces, and passes through nothing; return what is known of it.
 
