@@ -34,9 +34,9 @@ def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
         `EngineCoreProc._perform_handshakes`, `CpuPlatform.check_and_update_config` and `Scheduler._mamba_block_aligned_split` of vLLM.
     """
     kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
-    made = kind(vllm_config=vllm_config, **more)
-    made.cache_config = copy(vllm_config.cache_config)
-    return made
+    own = copy(vllm_config)
+    own.cache_config = copy(vllm_config.cache_config)
+    return kind(vllm_config=own, **more)
 
 
 class _Scheduler(StartTokens, FirstOutput, WholeMedia, Scheduler):

@@ -121,7 +121,7 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
         (
             engine(is_producer=True, scheduler="their.Scheduler"),
             groups(FULL, CACHED),
-            "needs the node's own scheduler",
+            "needs the node's own scheduler: another one may end a prompt's chunks within blocks",
         ),
         (engine(unit=8), groups(FULL, CACHED), "--prefix-match-unit lets a cached prefix end within a block"),
     ],
