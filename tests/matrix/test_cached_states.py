@@ -1,18 +1,25 @@
-"""Recurrent layers with vLLM's prefix cache on, on the decode node: prompts that it has in part are exact."""
+"""Recurrent layers with vLLM's prefix cache on, on either node or both: prompts that a node has in part are exact."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.client import difference
+from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import Server, Stack
-from tests.matrix.kinds import CELLS, Kind, Pair, pair_of
+from tests.matrix.kinds import CELLS, RECIPES, Kind, Pair, caching, pair_of
+from tests.matrix.models import ensure
+from tests.matrix.trial import NODE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 KINDS = [
     Kind("falcon-h1", cached=(False, True)),
-    Kind("nemotron-h", cached=(False, True)),
-    Kind("qwen3-next", cached=(False, True)),
+    Kind("falcon-h1", cached=(True, False)),
+    Kind("falcon-h1", cached=(True, True)),
+    Kind("granite-4", cached=(True, True)),
+    Kind("nemotron-h", cached=(True, True)),
+    Kind("qwen3-next", cached=(True, True)),
 ]
 
 
@@ -38,6 +45,24 @@ def test_states_in_the_prefix_cache_are_exact(pair: Pair, cell: str) -> None:
 
     more = [hits(node) > earlier for node, earlier in zip((pair.prefill, pair.decode), before, strict=True)]
     assert more == [*pair.kind.cached]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_step_of_one_and_a_half_blocks_leaves_no_other_state(stack: Stack, role: str) -> None:
+    """Chunks end with blocks: one that went on into the next would leave a state of too few tokens for the first, or end the engine on a CPU."""
+    recipe = RECIPES["falcon-h1"]
+    model, tokens = str(ensure("falcon-h1", recipe)), str(recipe.block_tokens * 3 // 2)
+    flags = (*NODE, *recipe.flags, *caching(recipe), "--max-num-batched-tokens", tokens)
+    prompt = [20, *choose_prompts(6)[-1][:1499]]
+    with stack.stopping():
+        node = stack.node(role, *flags, model=model)
+        node.wait_ready()
+        (cold,) = answers(node.url, model, [prompt])
+
+        (warm,) = answers(node.url, model, [prompt])
+
+    assert warm.cached_tokens == 5 * recipe.block_tokens
+    assert difference(cold, warm) == ""
 
 
 def hits(node: Server) -> float:

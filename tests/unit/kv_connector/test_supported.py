@@ -8,6 +8,7 @@ import torch
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER
 from baton.kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
@@ -26,6 +27,7 @@ def engine(
     replay: bool = False,
     unit: int | None = None,
     is_producer: bool = False,
+    scheduler: str = MAKE_SCHEDULER,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -43,6 +45,7 @@ def engine(
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
         kv_transfer_config=SimpleNamespace(is_kv_producer=is_producer),
+        scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
         cache_config=SimpleNamespace(
             block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay, prefix_match_unit=unit
         ),
@@ -79,6 +82,7 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
     check_supported(engine(), groups(FULL, STATE, STATE))
     check_supported(engine(tensor_parallel_size=2), groups(STATE))
     check_supported(engine(), groups(FULL, CACHED))
+    check_supported(engine(is_producer=True), groups(FULL, CACHED))
     check_supported(engine(unit=8), groups(FULL, STATE))
 
 
@@ -115,9 +119,9 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
         ),
         (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
         (
-            engine(is_producer=True),
+            engine(is_producer=True, scheduler="their.Scheduler"),
             groups(FULL, CACHED),
-            "has been seen to hand over another state: start it with --no-enable-prefix-caching",
+            "needs the node's own scheduler: another one may end a prompt's chunks within blocks",
         ),
         (engine(unit=8), groups(FULL, CACHED), "--prefix-match-unit lets a cached prefix end within a block"),
     ],
