@@ -229,6 +229,9 @@ class Attempt:
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
         outcome = await first_to_count(self._decode(decode), prefill)
+        if isinstance(outcome, Opened) and self._relay.is_whole:  # both nodes have sent the end of the answer at once
+            outcome.answer.close()
+            return PrefillDone(self._relay.began_s, is_whole=True)
         if isinstance(outcome, Opened):
             self._begin_stream()
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed

@@ -23,6 +23,11 @@ class FirstTokenRelay:
         """Whether the client has something of a prefill node's."""
         return self.stream.part is not None and self.stream.part.has_passed
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client has the whole answer, which ended with its first token."""
+        return self.stream.part is not None and self.stream.part.is_whole
+
     def begin(self, plan: DisaggregatedPlan) -> bool:
         """Return whether the prefill node's stream goes to the client."""
         if self.has_begun or self.stream.went_on:

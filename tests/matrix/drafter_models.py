@@ -164,7 +164,6 @@ DRAFTING: Final[Mapping[str, Recipe]] = MappingProxyType(
             # Its backend computes prompts whole, and beside a drafter vLLM never schedules one that is longer than a chunk.
             (*MLA_FLAGS, "--max-num-batched-tokens", str(CONTEXT_TOKENS)),
             is_repeatable=False,
-            block_tokens=16,
             rewrite=_drafts(_deepseek),
         ),
     }

@@ -72,7 +72,7 @@ class Recipe(NamedTuple):
     chunk: int = 0  # tokens, of chunked local attention
     has_states: bool = False  # of recurrent layers
     defaults: Mapping[str, Any] = DECODER
-    block_tokens: int = 128
+    block_tokens: int = 128  # of a state that is cached; on a CPU a step may be no longer
     rewrite: Rewrite | None = None  # for what transformers has no class for
 
 
@@ -85,12 +85,8 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
         "moe-qk-norm": Recipe(
             "Qwen3Moe", {"head_dim": 32, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
         ),
-        "mla-v2": Recipe(
-            "DeepseekV2", {**MLA, "topk_method": "greedy"}, MLA_FLAGS, is_repeatable=False, block_tokens=16
-        ),
-        "mla-v3": Recipe(
-            "DeepseekV3", {**MLA, "topk_method": "noaux_tc"}, MLA_FLAGS, is_repeatable=False, block_tokens=16
-        ),
+        "mla-v2": Recipe("DeepseekV2", {**MLA, "topk_method": "greedy"}, MLA_FLAGS, is_repeatable=False),
+        "mla-v3": Recipe("DeepseekV3", {**MLA, "topk_method": "noaux_tc"}, MLA_FLAGS, is_repeatable=False),
         "mistral": Recipe("Mistral", {}, window=200, defaults=GROUPED),
         "gemma3": Recipe(
             "Gemma3",
@@ -151,7 +147,6 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             has_states=True,
             defaults={},
             flags=_UNCACHED,
-            block_tokens=CONTEXT_TOKENS,
         ),
         # Each layer has both, and blocks for attention are made as long as a state.
         "falcon-h1": Recipe(
@@ -214,8 +209,8 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
 )
 
 
-def lengths(recipe: Recipe) -> Sequence[int]:
-    """Prompt lengths, tokens: up to a block, and long.
+def lengths(recipe: Recipe, block_tokens: int) -> Sequence[int]:
+    """Prompt lengths, tokens: up to a block of a node, and long.
 
     With chunks, those whose last token is the first or the last of one. With windows, also those of which a window begins in the last token of a block: there vLLM frees, when a prompt ends, a
     block that the decode node still reads. With states, those about the end of a block, and one of which a single token is
@@ -227,8 +222,8 @@ def lengths(recipe: Recipe) -> Sequence[int]:
         edge = recipe.window - 1
         return 1, 100, edge + 3 * 128, edge + 9 * 128, 10 * 128 + 1, 1500
     if recipe.has_states:
-        edge = min(recipe.block_tokens, 640)
-        return 1, 2, 3, 100, edge, edge + 1, edge + 2, 2 * edge + 1, 1500
+        edge = block_tokens if block_tokens < 1500 else 640
+        return 1, 2, 3, 100, edge, edge + 1, edge + 2, min(2 * edge + 1, 1500), 1500
     return 1, 40, 100, 300, 700, 1500
 
 

@@ -1,5 +1,6 @@
 """Which legs tell how long a node takes for a prompt."""
 
+import asyncio
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +11,7 @@ from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.proxy.errors import FailureKind
 from baton.proxy.handler.attempt import AttemptRunner, prefill_params
-from baton.proxy.planning.outcome import DecodeFailed
+from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.request.endpoints import RESPONSES
@@ -66,3 +67,29 @@ async def test_a_whole_answer_is_a_stream_of_its_node_from_the_beginning(
         pass
 
     assert (seen, prefill.open_streams, prefill.load) == ([during], 0, 0.0)
+
+
+async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whole_answer_is_not_relayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client would get a second end."""
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner, prefill, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill"), node("decode")
+    plan = DisaggregatedPlan(decode=decode, prefill=prefill, rank=0, transfer_id=new_transfer_id())
+    relay, answer = Mock(is_whole=True, began_s=1.5, stream=Mock(choices=1)), Mock()
+
+    async def opened(*_: object) -> Opened:
+        return Opened(answer, b"data: the token, and the end")
+
+    async def prefill_leg(*_: object) -> PrefillDone:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(runner, "prefill", prefill_leg)
+    attempt = runner.run(plan, request({"stream": True}), relay)
+    monkeypatch.setattr(attempt, "_decode", opened)
+    async with attempt as outcome:
+        assert outcome == PrefillDone(1.5, is_whole=True)
+
+    assert answer.close.called
+    assert (decode.open_streams, decode.load) == (0, 0.0)
