@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows
+from baton.kv_connector.sides import role_of
 from baton.kv_connector.vllm_compat.speculative import objection
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
     is_cached = any(group.is_state and not group.is_single for group in groups)
-    if is_cached and vllm_config.kv_transfer_config.is_kv_producer:
+    if (
+        is_cached and role_of(vllm_config.kv_transfer_config) == "prefill"
+    ):  # with such layers a node has its own role alone
         raise ConfigError(
             "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) has been seen to hand over another "
             "state: start it with --no-enable-prefix-caching"
