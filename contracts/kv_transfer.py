@@ -98,9 +98,8 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     # Tokens that the answer has, by choice, some of which may have none. Decode leg: the request starts with them; with `peer` "" there is no transfer.
     # Prefill leg: they follow the prompt, and their KV is sent with the prompt's, but for the last one's.
     start: Start = ()
-    start_sent: bool = (
-        False  # decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens
-    )
+    # Decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens.
+    start_sent: bool = False
 
     def transfer_of(self, prompt_hash: bytes, choice: int = 0) -> str:
         """Return the id of one engine request's transfer, which both nodes find.

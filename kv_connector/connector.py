@@ -32,7 +32,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport, RankAddress, Step
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
 from baton.kv_connector.scheduler_side.scheduler_factory import make_scheduler_sides
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
-from baton.kv_connector.sides import sides_of
+from baton.kv_connector.sides import role_of, sides_of
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
@@ -79,6 +79,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
         super().__init__(vllm_config, role, kv_cache_config)
+        check_engine(role_of(self._kv_transfer_config))
         check_supported(vllm_config, kv_cache_config)
         if vllm_config.device_config.device_type == "cpu":
             pause_instead()

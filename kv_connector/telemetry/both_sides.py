@@ -6,12 +6,7 @@ from typing import Any, Final
 from baton.kv_connector.telemetry.refusals import added_up
 
 REVERSE: Final = "reverse"  # what the side that is not the node's role says, but for what is joined
-_JOINED: Final = (
-    "transfers",
-    "sessions",
-    "open_transfers",
-    "control_address",
-)  # a side that only dials has an empty address
+_JOINED: Final = ("transfers", "sessions", "open_transfers", "control_address")  # a side that dials has no address: ""
 _OF_THE_ENGINE: Final = ("num_blocks", "free_blocks", "block_size", "control_addresses", "first_tokens")
 
 

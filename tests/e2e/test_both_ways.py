@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, PATH_HEADER
-from baton.contracts.kv_transfer import new_transfer_id
+from baton.contracts.kv_transfer import Role, new_transfer_id
+from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, FLOAT32, Server, Stack
 from tests.e2e.targets import COUNT_FILE
@@ -22,11 +23,8 @@ from tests.support.ports import free_port
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 BLOCK_TOKENS = 32
-PROMPT_TOKENS, HAS_TOKENS, ANSWER_TOKENS = (
-    300,
-    100,
-    140,
-)  # of a prompt; that have been streamed when it moves; of all the answer
+PROMPT_TOKENS = 300
+HAS_TOKENS, ANSWER_TOKENS = 100, 140  # tokens that have been streamed when a stream moves; of the whole answer
 STEP_S = 0.02  # of a decode node
 FLAGS = (*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--both-ways", "true", *slow_step.FLAGS)
 COMPLETIONS = "/v1/completions"
@@ -73,9 +71,12 @@ def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytes
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(nodes: Nodes) -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All blocks of the pools are free again, by the connector's count and by vLLM's gauge, and the nodes' own checks find nothing."""
     yield
-    assert leftovers(nodes.prefill, nodes.first, nodes.second) == []
+    if "nodes" in request.fixturenames:
+        nodes: Nodes = request.getfixturevalue("nodes")
+        assert leftovers(nodes.prefill, nodes.first, nodes.second) == []
 
 
 def prompt_of(number: int) -> list[int]:
@@ -131,14 +132,14 @@ class Streaming:
 
 
 def send(
-    nodes: Nodes, source: Server, destination: Server, prompt: list[int], start: list[int], *, max_tokens: int
+    stack: Stack, source: Server, destination: Server, prompt: list[int], start: list[int], *, max_tokens: int
 ) -> tuple[list[int], str, str]:
     """Send the KV of a prompt and what followed it from one node to another, which goes on; tokens, path and transfer id."""
     transfer_id = new_transfer_id()
     (address,) = source.info()["control_addresses"]
     fields: dict[str, Any] = {"transfer_id": transfer_id, "start": (tuple(start),)}
-    sent = body_of(prompt, 1, **nodes.stack.leg("prefill", **fields))
-    received = body_of(prompt, max_tokens, **nodes.stack.leg("decode", address, start_sent=True, **fields))
+    sent = body_of(prompt, 1, **stack.leg("prefill", **fields))
+    received = body_of(prompt, max_tokens, **stack.leg("decode", address, start_sent=True, **fields))
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(ask, source, sent, f"sent-{transfer_id}")
         tokens, path = ask(destination, received, f"received-{transfer_id}")
@@ -160,7 +161,7 @@ def test_a_running_streams_kv_goes_to_another_decode_node(nodes: Nodes) -> None:
     stream = Streaming(nodes.first, body_of(prompt, ANSWER_TOKENS))
     start = stream.until(HAS_TOKENS)
 
-    tokens, path, transfer_id = send(nodes, nodes.first, nodes.second, prompt, start, max_tokens=ANSWER_TOKENS)
+    tokens, path, transfer_id = send(nodes.stack, nodes.first, nodes.second, prompt, start, max_tokens=ANSWER_TOKENS)
 
     assert (tokens, path) == (wanted, "disaggregated")
     assert stream.end() == wanted
@@ -173,13 +174,13 @@ def test_what_has_come_already_is_not_sent_again(nodes: Nodes) -> None:
     prompt = prompt_of(1)
     wanted, _ = ask(nodes.plain, body_of(prompt, ANSWER_TOKENS))
     stream = Streaming(nodes.first, body_of(prompt, ANSWER_TOKENS))
-    send(nodes, nodes.first, nodes.second, prompt, stream.until(HAS_TOKENS // 2), max_tokens=HAS_TOKENS // 2 + 1)
+    send(nodes.stack, nodes.first, nodes.second, prompt, stream.until(HAS_TOKENS // 2), max_tokens=HAS_TOKENS // 2 + 1)
     before = nodes.second.transfers()["scheduler"]["totals"]["tokens_received"]
     assert stream.is_running()
     stream.until(HAS_TOKENS)
     has = list(stream.end(leave=True))
 
-    tokens, path, transfer_id = send(nodes, nodes.first, nodes.second, prompt, has, max_tokens=ANSWER_TOKENS)
+    tokens, path, transfer_id = send(nodes.stack, nodes.first, nodes.second, prompt, has, max_tokens=ANSWER_TOKENS)
 
     assert (tokens, path) == (wanted, "disaggregated")
     cached = (PROMPT_TOKENS + HAS_TOKENS // 2) // BLOCK_TOKENS * BLOCK_TOKENS
@@ -194,7 +195,7 @@ def test_an_answer_returns_to_the_prefill_node(nodes: Nodes) -> None:
     prompt = prompt_of(2)
     answer, _ = ask(nodes.first, body_of(prompt, HAS_TOKENS))
 
-    _, path, transfer_id = send(nodes, nodes.first, nodes.prefill, prompt, answer, max_tokens=HAS_TOKENS + 1)
+    _, path, transfer_id = send(nodes.stack, nodes.first, nodes.prefill, prompt, answer, max_tokens=HAS_TOKENS + 1)
     turn = [*prompt, *answer, *prompt_of(3)[: BLOCK_TOKENS * 2]]
     tokens, _ = ask(nodes.prefill, body_of(turn, 4), f"turn-{transfer_id}")
 
@@ -234,6 +235,36 @@ def test_either_leg_may_be_left(nodes: Nodes, to: str) -> None:
             assert going.result()[0] == wanted
 
     assert stream.end() == wanted
+
+
+@pytest.mark.parametrize(("role", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_a_node_without_it_refuses_the_other_side(stack: Stack, trio: Trio, role: Role, other: Role) -> None:
+    """The answer names both roles; and the node does not say that it could."""
+    node = trio.prefill if role == "prefill" else trio.decode
+    body = {"model": stack.model, **body_of(prompt_of(6), 1), **stack.leg(other, "tcp://127.0.0.1:1")}
+
+    response = httpx.post(node.url + COMPLETIONS, json=body, timeout=ANSWER_TIMEOUT_S)
+    info = node.info()
+
+    assert response.status_code == 403
+    assert f"kv_transfer_params is meant for a {other} node, and this is a {role} node" in response.text
+    assert (info["both_ways"], len(info["control_addresses"])) == (False, 1 if role == "prefill" else 0)
+    assert leftovers(node) == []
+
+
+def test_a_prefill_node_without_it_sends_no_answer(stack: Stack, trio: Trio) -> None:
+    """It says why, and the decode node computes all of it."""
+    prompt = prompt_of(7)
+    wanted, _ = ask(trio.plain, body_of(prompt, HAS_TOKENS))
+
+    tokens, path, transfer_id = send(
+        stack, trio.prefill, trio.decode, prompt, wanted[: HAS_TOKENS // 2], max_tokens=HAS_TOKENS
+    )
+
+    assert (tokens, path) == (wanted, "recomputed")
+    failures = [each for each in trio.decode.transfers()["scheduler"]["failures"] if each["transfer_id"] == transfer_id]
+    assert ["transfer.both_ways is off" in each["reason"] for each in failures] == [True]
+    assert leftovers(trio.prefill, trio.decode) == []
 
 
 def post(server: Server, body: dict[str, Any], within_s: float) -> None:

@@ -422,6 +422,7 @@ MUTATIONS: Final = [
         ("start_of(request, params)[:-1]", "start_of(request, params)"),
         (' if params.role == "prefill" or params.start_sent else ()', ""),
         ("    request.update_block_hashes()\n", ""),
+        (">= limits.max_model_len", "> limits.max_model_len"),
     ),
     *_of(
         "kv_connector/scheduler_side/sides.py",
