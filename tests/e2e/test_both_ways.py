@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, PATH_HEADER
-from baton.contracts.kv_transfer import Role, new_transfer_id
-from tests.e2e.conftest import Trio
+from baton.contracts.kv_transfer import new_transfer_id
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, FLOAT32, Server, Stack
 from tests.e2e.targets import COUNT_FILE
@@ -71,12 +70,10 @@ def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory, request: pytes
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_is_left(nodes: Nodes) -> Iterator[None]:
     """All blocks of the pools are free again, by the connector's count and by vLLM's gauge, and the nodes' own checks find nothing."""
     yield
-    if "nodes" in request.fixturenames:
-        nodes: Nodes = request.getfixturevalue("nodes")
-        assert leftovers(nodes.prefill, nodes.first, nodes.second) == []
+    assert leftovers(nodes.prefill, nodes.first, nodes.second) == []
 
 
 def prompt_of(number: int) -> list[int]:
@@ -235,36 +232,6 @@ def test_either_leg_may_be_left(nodes: Nodes, to: str) -> None:
             assert going.result()[0] == wanted
 
     assert stream.end() == wanted
-
-
-@pytest.mark.parametrize(("role", "other"), [("prefill", "decode"), ("decode", "prefill")])
-def test_a_node_without_it_refuses_the_other_side(stack: Stack, trio: Trio, role: Role, other: Role) -> None:
-    """The answer names both roles; and the node does not say that it could."""
-    node = trio.prefill if role == "prefill" else trio.decode
-    body = {"model": stack.model, **body_of(prompt_of(6), 1), **stack.leg(other, "tcp://127.0.0.1:1")}
-
-    response = httpx.post(node.url + COMPLETIONS, json=body, timeout=ANSWER_TIMEOUT_S)
-    info = node.info()
-
-    assert response.status_code == 403
-    assert f"kv_transfer_params is meant for a {other} node, and this is a {role} node" in response.text
-    assert (info["both_ways"], len(info["control_addresses"])) == (False, 1 if role == "prefill" else 0)
-    assert leftovers(node) == []
-
-
-def test_a_prefill_node_without_it_sends_no_answer(stack: Stack, trio: Trio) -> None:
-    """It says why, and the decode node computes all of it."""
-    prompt = prompt_of(7)
-    wanted, _ = ask(trio.plain, body_of(prompt, HAS_TOKENS))
-
-    tokens, path, transfer_id = send(
-        stack, trio.prefill, trio.decode, prompt, wanted[: HAS_TOKENS // 2], max_tokens=HAS_TOKENS
-    )
-
-    assert (tokens, path) == (wanted, "recomputed")
-    failures = [each for each in trio.decode.transfers()["scheduler"]["failures"] if each["transfer_id"] == transfer_id]
-    assert ["transfer.both_ways is off" in each["reason"] for each in failures] == [True]
-    assert leftovers(trio.prefill, trio.decode) == []
 
 
 def post(server: Server, body: dict[str, Any], within_s: float) -> None:
