@@ -86,8 +86,8 @@ async def test_the_command_serves_as_it_was_told(tmp_path: Path) -> None:
     events = b"".join(piece for _, piece in arrived).split(b"\n\n")
     assert [len(event) + 2 for event in events[:4]] == [300] * 4
     assert events[4:] == [b"data: [DONE]", b""]
-    assert arrived[0][0] >= 0.06
-    assert arrived[-1][0] >= 0.06 + 3 * 0.02
+    assert arrived[0][0] > 0.05  # a timer of the event loop may be early by its clock's resolution
+    assert arrived[-1][0] > 0.05 + 3 * 0.02
     assert (seen["faulted"], seen["chunks"]) == (1, 4)
 
 
