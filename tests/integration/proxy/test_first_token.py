@@ -105,6 +105,19 @@ async def test_an_answer_that_ends_with_its_first_token_needs_no_decode_node(kin
     assert got.content == b"".join(events(PATHS[kind], 1))
 
 
+@KIND
+async def test_a_decode_node_that_has_the_end_as_soon_as_the_prefill_node_adds_none(kind: str) -> None:
+    """The two have begun their answers in different seconds, so that their events are not alike."""
+    async with relaying() as running:
+        running.prefill[0].tokens = running.decode[0].tokens = 1
+        running.decode[0].created = 2
+        body = {name: value for name, value in BODIES[kind].items() if name != "max_tokens"}
+        got = [await running.http.post(PATHS[kind], json=body | {"stream": True}) for _ in range(20)]
+        await assert_nothing_left(running)
+
+    assert {answer.content for answer in got} <= {b"".join(events(PATHS[kind], 1, created=at)) for at in (1, 2)}
+
+
 @pytest.mark.parametrize(
     ("kind", "n"), [("completion", 1), ("completion", 3), ("chat", 1), ("chat", 3), ("message", 1)]
 )
