@@ -43,6 +43,7 @@ async def spawn(
     environment["BATON_PROXY_PROBE_TIMEOUT_S"] = (
         "20"  # a new worker takes requests once it has probed all nodes, or then
     )
+    environment["BATON_PROXY_PLACEMENT"] = "pairs"  # by cost, a fake node that a loaded machine slows would be avoided
     command = [sys.executable, "-m", "baton.proxy", *arguments]
     if max_files is not None:
         command = ["sh", "-c", f'ulimit -n {max_files}; exec "$@"', "sh", *command]

@@ -3,6 +3,7 @@ from typing import Any
 
 import httpx
 
+from baton.deploy.embedded_model.corpus import END
 from tests.e2e.parity.compare import differences
 
 
@@ -35,3 +36,13 @@ def test_streams_are_compared_as_a_whole() -> None:
     assert wheres(stream("ab", "c"), stream("a", "bc")) == []
     assert wheres(stream("abc"), stream("a", "bd")) == ["events[].choices.0.text", "events[].choices.0.token_ids[]"]
     assert wheres(stream("a"), stream("a", end="")) == ["last"]
+
+
+def test_the_logprob_of_an_answers_end_may_be_absent() -> None:
+    """vLLM leaves it out if the end has a chunk of its own; that of another token is missed."""
+    text, end = [{"token": token, "logprob": -0.5} for token in ("harbour", END)]
+
+    assert wheres(whole({"logprobs": [text, end]}), whole({"logprobs": [text]})) == []
+    assert wheres(whole({"logprobs": [text]}), whole({"logprobs": [text, end]})) == []
+    assert wheres(whole({"logprobs": [text, text]}), whole({"logprobs": [text]})) == ["logprobs[]"]
+    assert wheres(whole({"logprobs": [text, end, end]}), whole({"logprobs": [text]})) == ["logprobs[]"]
