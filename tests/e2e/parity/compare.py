@@ -117,12 +117,7 @@ def _compare(where: str, ours: Any, plain: Any) -> Iterator[Difference]:
             else:
                 yield from _compare(at, ours[key], plain[key])
     elif isinstance(ours, list) and isinstance(plain, list):
-        if where.endswith("logprobs"):
-            ours, plain = _of_one_length(ours, plain)
-        if len(ours) != len(plain):
-            yield Difference(f"{where}[]", ours, plain)
-        for mine, theirs in zip(ours, plain, strict=False):
-            yield from _compare(f"{where}[]", mine, theirs)
+        yield from _compare_lists(f"{where}[]", ours, plain)
     elif _is_number(ours) and _is_number(plain) and isinstance(ours, float):
         if abs(ours - plain) > TOLERANCE:
             yield Difference(where, ours, plain)
@@ -130,13 +125,13 @@ def _compare(where: str, ours: Any, plain: Any) -> Iterator[Difference]:
         yield Difference(where, ours, plain)
 
 
-def _of_one_length(ours: list[Any], plain: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Leave out the end's logprob if only one of two streams has it."""
+def _compare_lists(where: str, ours: list[Any], plain: list[Any]) -> Iterator[Difference]:
     longer, shorter = (ours, plain) if len(ours) > len(plain) else (plain, ours)
-    is_end = isinstance(longer[-1], dict) and longer[-1].get("token") == END if longer else False
-    if len(longer) != len(shorter) + 1 or not is_end:
-        return ours, plain
-    return (ours[: len(plain)], plain) if longer is ours else (ours, plain[: len(ours)])
+    is_known = where.endswith("logprobs[]") and [each.get("token") for each in longer[len(shorter) :]] == [END]
+    if len(ours) != len(plain) and not is_known:
+        yield Difference(where, ours, plain)
+    for mine, theirs in zip(ours, plain, strict=False):
+        yield from _compare(where, mine, theirs)
 
 
 def _is_number(value: Any) -> bool:

@@ -39,7 +39,7 @@ def test_streams_are_compared_as_a_whole() -> None:
 
 
 def test_the_logprob_of_an_answers_end_may_be_absent() -> None:
-    """vLLM leaves it out if the end has a chunk of its own; that of another token is missed."""
+    """The end's is left out by vLLM if it has a chunk of its own; that of another token is missed."""
     text, end = [{"token": token, "logprob": -0.5} for token in ("harbour", END)]
 
     assert wheres(whole({"logprobs": [text, end]}), whole({"logprobs": [text]})) == []
