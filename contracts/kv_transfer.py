@@ -4,8 +4,8 @@ The proxy draws a transfer id and puts one object into the body of either leg:
 `{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts,
 `"choices": true` if each answer to one prompt has a transfer of its own, and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
-answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, and `"start": [[id, …], …]` if
-the answer has these tokens already, by choice.
+answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, `"start": [[id, …], …]` if
+the answer has these tokens already, by choice, and `"start_sent": true` if their KV is part of the transfer.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -29,7 +29,13 @@ MAX_GRID = 1_024  # ranks along either side of a grid
 MAX_START_TOKENS = 1 << 17
 MAX_START_CHOICES = 1 << 14
 _PURPOSE = "kv-transfer-params"
-_FLAGS = {"several": "several", "choices": "choices", "first": "first_token", "relay": "relays"}  # field → attribute
+_FLAGS = {  # field → attribute
+    "several": "several",
+    "choices": "choices",
+    "first": "first_token",
+    "relay": "relays",
+    "start_sent": "start_sent",
+}
 
 Role = Literal["prefill", "decode"]
 
@@ -89,8 +95,11 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever `max_tokens` says, in an
     # output of its own with the finish reason "abort", so that what came before is what one server would have streamed.
     relays: bool = False
-    # Decode leg: tokens that the answer has, by choice, some of which may have none: the request starts with them. With `peer` "" there is no transfer.
+    # Tokens that the answer has, by choice, some of which may have none. Decode leg: the request starts with them; with `peer` "" there is no transfer.
+    # Prefill leg: they follow the prompt, and their KV is sent with the prompt's, but for the last one's.
     start: Start = ()
+    # Decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens.
+    start_sent: bool = False
 
     def transfer_of(self, prompt_hash: bytes, choice: int = 0) -> str:
         """Return the id of one engine request's transfer, which both nodes find.
@@ -214,6 +223,8 @@ def _signature(params: TransferParams, key: bytes) -> str:
         parts.append("relay")
     if params.start:
         parts.append("start " + "/".join(" ".join(map(str, ids)) for ids in params.start))
+    if params.start_sent:
+        parts.append("start sent")
     message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())

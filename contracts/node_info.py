@@ -95,7 +95,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_parallel_size: int
     data_parallel_size: int
     # One per data-parallel engine: "tcp://host:port" of each of its ranks, stage by stage, joined by commas. None on
-    # decode nodes.
+    # decode nodes that only receive.
     control_addresses: list[str]
     fingerprint: Fingerprint | None  # None until the KV cache is allocated
     regions: list[RegionInfo]
@@ -108,6 +108,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that, behind
     # `RELAYS_AND_STARTS` if it can do that too. Empty: it does neither.
     first_tokens: Word = ""
+    # Its engine sends KV and receives it, whatever its role: it takes legs of either role, and a prefill leg's `start`. False: its role's legs alone.
+    both_ways: bool = False
 
 
 # P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or without a transfer, and

@@ -11,6 +11,7 @@ from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.contracts.kv_transfer import Role
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.own_url import own_url
+from baton.node.roles import node_config, roles_of
 from baton.node.startup.arguments import control_port
 from baton.node.startup.flags import given, ranks_of, value_of
 
@@ -137,13 +138,13 @@ def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member],
 
 
 def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence[tuple[int, ...]]) -> Iterator[Member]:
-    node = config.prefill_node if role == "prefill" else config.decode_node
+    node = node_config(role, config)
     base_port = base_port_of(role, config)
     model = model_of(config, role)
     for index, cores in enumerate(cpus):
         ranks, engines = ranks_of((*node.vllm_args, *around.node_flags))
-        listeners = list(_listeners(role, node, base_port, index, ranks * engines))
-        control = ("--control-port", str(listeners[1].port)) if role == "prefill" else ()
+        listeners = list(_listeners(role, config, base_port, index, ranks * engines))
+        control = ("--control-port", str(listeners[1].port)) if len(listeners) > 1 else ()
         yield Member(
             name=f"{role}-{index}",
             module=f"baton.{role}_node",
@@ -169,11 +170,12 @@ def base_port_of(role: Role, config: BatonConfig) -> int:
     return config.serve.decode_base_port or config.proxy.port + DECODE_PORTS_AFTER
 
 
-def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:
+def _listeners(role: Role, config: BatonConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:
+    node = node_config(role, config)
     yield Listener(host=node.host, port=base_port + index, flag=f"--{role}-base-port")
-    if role == "prefill":
+    if "prefill" in roles_of(role, config.transfer):
         first = control_port(NodeConfig(port=base_port, control_port=node.control_port)) + index * ranks
-        flag = "prefill_node.control_port" if node.control_port else "--prefill-base-port"
+        flag = f"{role}_node.control_port" if node.control_port else f"--{role}-base-port"
         for rank in range(ranks):
             yield Listener(host=node.host, port=first + rank, flag=flag)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret, read_secret
 from baton.kv_connector.errors import ConfigError
 
@@ -18,6 +19,7 @@ class ConnectorConfig:
     secret_file: Path
     weights: str  # digest of the weights' revision
     transfer: TransferConfig
+    role: Role | None = None  # of the node; see `sides.role_of`
     control_host: str = "127.0.0.1"  # P: address that the control socket binds
     control_port: int = 0
     advertise_host: str = "127.0.0.1"  # address that peers reach this node at

@@ -1,9 +1,11 @@
-"""The facade that vLLM sees. No logic: every hook goes to one of four objects.
+"""The facade that vLLM sees. No logic: every hook goes to the sides that this engine has of these.
 
-|         | scheduler process                   | worker process                 |
-|---------|-------------------------------------|--------------------------------|
-| prefill | `scheduler_side.prefill`            | `worker_side.prefill`          |
-| decode  | `scheduler_side.decode`             | `worker_side.decode`           |
+|          | scheduler process                   | worker process                 |
+|----------|-------------------------------------|--------------------------------|
+| sends    | `scheduler_side.prefill`            | `worker_side.prefill`          |
+| receives | `scheduler_side.decode`             | `worker_side.decode`           |
+
+`scheduler_side.sides` and `worker_side.sides` hold them: one on a prefill or decode node, both on a node that sends and receives.
 
 Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls the worker's hooks in one step is
 `handle_preemptions`, `bind_connector_metadata`, then per layer `wait_for_layer_load` and `save_kv_layer`, then
@@ -24,20 +26,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.request import RequestStatus
 
-from baton.contracts.kv_transfer import Grid
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_server import StatusServer
-from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
+from baton.kv_connector.handoff.metadata import DecodeReport, RankAddress, Step
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
-from baton.kv_connector.scheduler_side.decode import DecodeScheduler
-from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
+from baton.kv_connector.scheduler_side.scheduler_factory import make_scheduler_sides
+from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from baton.kv_connector.sides import role_of, sides_of
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
-from baton.kv_connector.vllm_compat.lora_loading import adapters_of
-from baton.kv_connector.vllm_compat.media import media_of
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
-from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 from baton.kv_connector.vllm_compat.versions import (
     KNOWS_FAILED_RECEIVES,
     FailedLoads,
@@ -46,10 +44,9 @@ from baton.kv_connector.vllm_compat.versions import (
     check_engine,
 )
 from baton.kv_connector.vllm_compat.worker_deaths import watch_workers
-from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.hosts import door_of, verify_hosts_agree
-from baton.kv_connector.worker_side.prefill import PrefillWorker
-from baton.kv_connector.worker_side.worker_factory import Worker, make_worker
+from baton.kv_connector.worker_side.sides import WorkerSides
+from baton.kv_connector.worker_side.worker_factory import make_worker
 
 if TYPE_CHECKING:
     import torch
@@ -82,66 +79,42 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
         super().__init__(vllm_config, role, kv_cache_config)
-        transfer_config = self._kv_transfer_config
-        check_engine("prefill" if transfer_config.is_kv_producer else "decode")
+        check_engine(role_of(self._kv_transfer_config))
         check_supported(vllm_config, kv_cache_config)
         if vllm_config.device_config.device_type == "cpu":
             pause_instead()
-        parallel = vllm_config.parallel_config
-        extra = transfer_config.kv_connector_extra_config
-        self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
-        block_tokens = block_tokens_of(vllm_config, kv_cache_config)
-        groups = groups_of(kv_cache_config, block_tokens)
+        extra = self._kv_transfer_config.kv_connector_extra_config
+        self._config = ConnectorConfig.from_extra({**extra, "engine": vllm_config.parallel_config.data_parallel_index})
+        groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
+        self._sides = sides_of(vllm_config, self._config, groups)
+        for each in self._sides.all:
+            check_engine(each)
         if self._config.has_neighbours:
             refuse_beside(groups)
-        check_graphs(vllm_config, self._config.transfer.layer_sync)
+        check_graphs(vllm_config, self._sides.layer_sync)
         if role is KVConnectorRole.WORKER:
             check_order(vllm_config)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
-        self._scheduler: PrefillScheduler | DecodeScheduler | None = None
-        self._worker: Worker | None = None
+        self._scheduler: SchedulerSides | None = None
+        self._worker: WorkerSides | None = None
         self._introduced: RankAddress | None = None
         self._failed_loads = FailedLoads()
         self._status: StatusServer | None = None
         self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
-            secret = self._config.secret()
-            grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
-            adapters = adapters_of(vllm_config)
-            is_ours = has_our_scheduler(vllm_config)
-            sampling = sampling_digest(vllm_config) if is_ours else ""
-            media = media_of(vllm_config, keeps_media=is_ours)
-            if transfer_config.is_kv_producer:
-                self._scheduler = PrefillScheduler(
-                    secret, block_tokens, grid, groups=groups, adapters=adapters, media=media, sampling=sampling
-                )
-            else:
-                can_share = bool(vllm_config.cache_config.enable_prefix_caching)
-                self._scheduler = DecodeScheduler(
-                    self._config,
-                    secret,
-                    block_tokens,
-                    grid,
-                    has_prefix_cache=can_share,
-                    sampling=sampling,
-                    vocab_size=vllm_config.model_config.get_vocab_size(),
-                    groups=groups,
-                    adapters=adapters,
-                    media=media,
-                )
+            self._scheduler = make_scheduler_sides(vllm_config, self._config, kv_cache_config, self._sides)
 
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
         """Start the worker: the KV cache is allocated, and vLLM has settled which graphs it captures."""
-        check_graphs(self._vllm_config, self._config.transfer.layer_sync)
-        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
+        check_graphs(self._vllm_config, self._sides.layer_sync)
+        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches, self._sides)
         self._worker = made.worker
-        self._introduced = RankAddress(index=made.rank, address=made.control_address)
+        self._introduced = RankAddress(index=made.rank, address=made.worker.address)
         path = self._config.engine_dir / f"worker-{made.rank}.sock"
-        timeline = self._worker.timeline if isinstance(self._worker, PrefillWorker) else None
         door = door_of(self._vllm_config, self._config, path)
-        self._status = StatusServer(path, made.snapshot, self._worker.cancel, timeline, door)
+        self._status = StatusServer(path, made.snapshot, self._worker.cancel, self._worker.timeline, door)
         self._worker.start()
         self._status.start()
         verify_hosts_agree(self._vllm_config, self._config)
@@ -152,60 +125,55 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Void what this step takes away, before zeroing or copying touches the blocks."""
-        if isinstance(self._worker, PrefillWorker) and isinstance(kv_connector_metadata, PrefillStep):
+        if self._worker is not None and isinstance(kv_connector_metadata, Step):
             self._worker.void(kv_connector_metadata)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
-        match self._worker, connector_metadata:
-            case PrefillWorker() as prefill, PrefillStep() as step:
-                prefill.begin_step(step)
-            case DecodeWorker() as decode, DecodeStep() as step:
-                self._failed_loads.begin_step((each.request_id, each.wish.blocks[0][0]) for each in step.reserved)
-                decode.begin_step(step)
+        if self._worker is None or not isinstance(connector_metadata, Step):
+            return
+        if connector_metadata.decode is not None:
+            reserved = connector_metadata.decode.reserved
+            self._failed_loads.begin_step((each.request_id, each.wish.blocks[0][0]) for each in reserved)
+        self._worker.begin_step(connector_metadata)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
         """Nothing: loads are started by the peer's pushes."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """A layer's attention is next: P may wait for the layers so far. D's requests have all their KV already."""
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.attention_begins(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.layer_written(layer_name)
 
     def on_kv_cache_written(self, layer_name: str = "") -> None:
         """A layer's KV has been issued, its attention has not: vllm-ascend's own hook, often without the name."""
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.layer_written(layer_name)
 
     def finish_forward(self) -> None:
         """The forward pass has been issued: vLLM's V2 runner says it before it samples."""
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.finish_forward()
 
     def wait_for_save(self) -> None:
         """The step has been issued; nothing waits."""
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.end_step()
 
     def tokens_sampled(self, output: "ModelRunnerOutput") -> None:
         """A step's tokens are on the host: our worker class says it, from any thread."""
-        if isinstance(self._worker, PrefillWorker):
+        if self._worker is not None:
             self._worker.tokens_sampled(output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> "KVConnectorTransferResults":
         """Which requests' sends and receives have ended since the last step, each once."""
-        if isinstance(self._worker, PrefillWorker):
-            return TransferResults(finished_sending=self._worker.take_released())
-        if isinstance(self._worker, DecodeWorker):
-            finished, failed = self._worker.take_results()
-            return TransferResults(finished_recving=finished, failed_recving=failed)
-        return TransferResults()
+        return self._worker.take_results() if self._worker is not None else TransferResults()
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         """The same as asked by a vLLM that does not know `get_transfer_results`."""
@@ -217,14 +185,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def build_connector_worker_meta(self) -> DecodeReport | None:
         """What the scheduler side should know beyond that."""
-        return self._worker.take_report() if isinstance(self._worker, DecodeWorker) else None
+        return self._worker.take_report() if self._worker is not None else None
 
     def shutdown(self) -> None:
         """Stop all threads; the engines are closed, so no peer can write any more."""
         for part in (self._status, self._integrity, self._worker):
             if part is not None:
                 part.stop()
-        if isinstance(self._scheduler, DecodeScheduler):
+        if self._scheduler is not None:
             self._scheduler.close()
         spin_again()
 
@@ -245,7 +213,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         """Where all ranks of this engine are reached."""
         if self._scheduler is not None:
             ranks = sorted((rank for rank in metadata.values() if isinstance(rank, RankAddress)), key=lambda r: r.index)
-            self._scheduler.addresses = [rank.address for rank in ranks if rank.address]
+            self._scheduler.set_addresses([rank.address for rank in ranks if rank.address])
 
     def on_new_request(self, request: "Request") -> None:
         if self._scheduler is not None:
@@ -254,20 +222,18 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
         """D's layers with attention may have more of a prompt cached than its recurrent layers have a state for: the state comes from P."""
-        return isinstance(self._scheduler, DecodeScheduler)
+        return self._scheduler is not None and self._scheduler.decode is not None
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens will come from a prefill node."""
-        if isinstance(self._scheduler, DecodeScheduler):
-            return self._scheduler.match(request, num_computed_tokens)
-        return 0, False
+        return self._scheduler.match(request, num_computed_tokens) if self._scheduler is not None else (0, False)
 
     def get_loaded_kv_cache_group_ids(self, request: "Request") -> tuple[int, ...]:
         """All groups: vLLM must not zero what a peer fills (E6)."""
         return tuple(range(len(self._kv_cache_config.kv_cache_groups)))
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        if isinstance(self._scheduler, DecodeScheduler):
+        if self._scheduler is not None:
             self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
@@ -275,22 +241,19 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         return self._scheduler.take_step(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        if isinstance(self._scheduler, PrefillScheduler):
-            self._scheduler.update(connector_output.finished_sending or set())
-        elif isinstance(self._scheduler, DecodeScheduler):
+        if self._scheduler is not None:
             report = connector_output.kv_connector_worker_meta
             self._scheduler.update(
+                connector_output.finished_sending or set(),
                 report if isinstance(report, DecodeReport) else DecodeReport(),
                 connector_output.finished_recving or set(),
             )
 
     def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """A request has ended; True keeps its blocks until `finished_sending`."""
-        if isinstance(self._scheduler, PrefillScheduler):
-            return self._scheduler.finish_request(request, aborted=request.status not in _COMPLETED), None
-        if isinstance(self._scheduler, DecodeScheduler):
-            self._scheduler.finish_request(request)
-        return False, None
+        if self._scheduler is None:
+            return False, None
+        return self._scheduler.finish_request(request, aborted=request.status not in _COMPLETED), None
 
     def request_finished_all_groups(
         self, request: "Request", block_ids: tuple[list[int], ...]
@@ -300,7 +263,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def has_pending_push_work(self) -> bool:
         """Keep stepping while a peer may write to some block: it is a step that gives it back."""
-        return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
+        return self._scheduler is not None and self._scheduler.has_open_reservations()
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
@@ -314,7 +277,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """Hooks do not run inside captured full graphs; only the prefill node sets `layerwise`."""
+        """Hooks do not run inside captured full graphs; only prefill nodes set `layerwise`."""
         return bool(extra_config.get("layerwise", False))
 
     def take_events(self) -> Iterable[Any]:

@@ -38,6 +38,7 @@ class _Worker(msgspec.Struct):
     sessions: list[_Session] = []
     quarantined_blocks: int = 0
     refused: dict[str, int] = {}
+    reverse: "_Worker | None" = None  # the other side, of a node that sends and receives
 
 
 class _Scheduler(msgspec.Struct):
@@ -47,12 +48,15 @@ class _Scheduler(msgspec.Struct):
     reservations: int = 0
     reserved_blocks: int = 0
     refused: dict[str, int] = {}
+    reverse: "_Scheduler | None" = None
 
 
 def families(
     role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any], refused: Mapping[str, int] | None = None
 ) -> list[Metric]:
     """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
+
+    A node that sends and receives shows those of both roles; what both count in one family is added up.
 
     `refused`: what was turned away before it reached scheduler or worker, by kind.
 
@@ -68,10 +72,30 @@ def families(
     )
     pool = msgspec.convert(scheduler, _Scheduler)
     own = _of_prefill(rank) if role == "prefill" else _of_decode(pool, rank)
+    if pool.reverse is not None and rank.reverse is not None:
+        other = _of_decode(pool.reverse, rank.reverse) if role == "prefill" else _of_prefill(rank.reverse)
+        own = _together(own, other)
     counts = added_up(pool.refused, rank.refused, refused or {})
     kinds = {kind.value: counts.get(kind, 0) for kind in Refused}
     turned_away = _labelled("baton_refused", "What was turned away, by kind", "kind", kinds)
     return [*own, *_of_pool(pool.totals), sessions, turned_away]
+
+
+def _together(own: list[Metric], other: list[Metric]) -> list[Metric]:
+    known = {family.name: family for family in own}
+    for family in other:
+        if family.name not in known:
+            own.append(family)
+            continue
+        samples = known[family.name].samples
+        places = {(sample.name, *sample.labels.items()): at for at, sample in enumerate(samples)}
+        for sample in family.samples:
+            at = places.get((sample.name, *sample.labels.items()))
+            if at is None:
+                samples.append(sample)
+            else:
+                samples[at] = samples[at]._replace(value=samples[at].value + sample.value)
+    return own
 
 
 def _of_pool(totals: Mapping[str, int]) -> list[Metric]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
+from baton.kv_connector.sides import role_of
 from baton.kv_connector.vllm_compat.speculative import objection
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
     is_cached = any(group.is_state and not group.is_single for group in groups)
-    if is_cached and vllm_config.kv_transfer_config.is_kv_producer and not has_our_scheduler(vllm_config):
+    sends = role_of(vllm_config.kv_transfer_config) == "prefill"  # with such layers a node has its own role alone
+    if is_cached and sends and not has_our_scheduler(vllm_config):
         raise ConfigError(
             "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) needs the node's own scheduler: another one "
             "may end a prompt's chunks within blocks; leave out --scheduler-cls, or start with --no-enable-prefix-caching"

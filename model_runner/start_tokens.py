@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
 from baton.kv_connector.connector import BatonConnector
+from baton.kv_connector.sides import role_of
 from baton.model_runner.rewindable_generator import RewindableGenerator
 from baton.model_runner.runner.attribute_patch import in_place_of
 
@@ -34,7 +35,7 @@ class StartTokens:
         """Warm up, after which vLLM sets the seed; a decode node must not draw for second tokens what prefill nodes draw for first ones."""
         result = super().compile_or_warm_up_model()  # type: ignore[misc]
         transfer, seed = self.vllm_config.kv_transfer_config, self.vllm_config.model_config.seed
-        if transfer is not None and transfer.is_kv_consumer and seed is not None:
+        if transfer is not None and role_of(transfer) == "decode" and seed is not None:
             reseed(seed, self.vllm_config.parallel_config.data_parallel_index)
         return result
 

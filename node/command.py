@@ -12,7 +12,7 @@ from baton.contracts.configuration.load import ConfigError, choose_file, flag_na
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
 from baton.contracts.configuration.show import meanings
 from baton.contracts.kv_transfer import Role
-from baton.node.roles import TRAITS, node_config
+from baton.node.roles import node_config
 from baton.node.runtime_dir import owned_directory
 from baton.node.server import EXIT_REFUSED, run
 
@@ -64,10 +64,9 @@ def parse(role: Role, argv: Sequence[str]) -> CommandLine:
 
 def keys(role: Role) -> list[str]:
     """Return the settings that have a flag, as `"section.field"`."""
-    skipped = {"vllm_args"} if TRAITS[role].binds_control else {"vllm_args", "control_port"}
     return [
         _SECRET,
-        *(f"{_section(role)}.{field.name}" for field in fields(NodeConfig) if field.name not in skipped),
+        *(f"{_section(role)}.{field.name}" for field in fields(NodeConfig) if field.name != "vllm_args"),
         *(f"transfer.{field.name}" for field in fields(TransferConfig)),
     ]
 

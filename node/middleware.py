@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.contracts.http import AHEAD, CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
-from baton.contracts.kv_transfer import TransferParamsError
+from baton.contracts.kv_transfer import Role, TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
@@ -36,7 +36,6 @@ from baton.node.http.probe import ProbeApi
 from baton.node.http.token_ids import TokenLog, logged, name_tokens, tap_outputs
 from baton.node.http.tokens_ahead import naming_ahead
 from baton.node.http.transfer_params import verified_params
-from baton.node.roles import RoleTraits
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,8 @@ _AHEAD = AHEAD.encode()
 class GateSettings:
     """What the gate needs to know about its node."""
 
-    traits: RoleTraits
+    role: Role
+    roles: frozenset[Role]  # that it may have in a transfer
     model: str
     secret: ClusterSecret
     runtime_dir: Path
@@ -72,21 +72,21 @@ class NodeMiddleware:
     def __init__(self, app: App, settings: GateSettings | None = None) -> None:
         settings = settings or _configured[0]
         self._app = app
-        self._traits = settings.traits
+        self._roles = settings.roles
         self._secret = settings.secret
         self._first_token_wait_s = settings.first_token_wait_s
         self._outcomes = Outcomes(settings.runtime_dir)
         self._connector = ConnectorClient(settings.runtime_dir, settings.secret)
         self._refusals = Refusals(logger)
-        self._metrics = ConnectorMetrics(settings.traits.role, self._connector, self._refusals)
+        self._metrics = ConnectorMetrics(settings.role, self._connector, self._refusals)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._connector)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
         self._openapi = OpenApiBuilder()
-        self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
+        self._drain = Drain(settings.drain_timeout_s, self._held_prompts if "prefill" in settings.roles else nothing)
         self._api = NodeApi(
-            role=settings.traits.role,
+            role=settings.role,
             model=settings.model,
             gate=gate,
             connector=self._connector,
@@ -126,18 +126,19 @@ class NodeMiddleware:
         if body is None:
             return  # the client left before it had sent the request
         try:
-            transfer = verified_params(body, self._traits.role, self._secret)
+            transfer = verified_params(body, self._roles, self._secret)
         except TransferParamsError as exc:
             self._refusals.count(exc.kind, exc)
             await send_error(send, 403, str(exc))
             return
         if transfer is not None:
             note_proof(scope)
-        if transfer is not None and transfer.start and (reason := await self._start_objection()):
+        starts = transfer is not None and transfer.role == "decode" and bool(transfer.start)
+        if starts and (reason := await self._start_objection()):
             self._refusals.count(Refused.START, reason)
             await send_error(send, 503, reason)
             return
-        names, starts = header(scope, _NAMES_TOKENS), transfer is not None and bool(transfer.start)
+        names = header(scope, _NAMES_TOKENS)
         log = TokenLog(starts=starts) if names or starts else None
         if log is not None and names and names != _AHEAD:
             send = name_tokens(send, log)
@@ -145,7 +146,7 @@ class NodeMiddleware:
             log = log or TokenLog()
             send = hold_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s, log)
         async with naming_ahead(send, log) if log is not None and names == _AHEAD else nullcontext(send) as answer:
-            if transfer is not None and self._traits.names_path:
+            if transfer is not None and transfer.role == "decode":
                 answer = name_path(answer, transfer.transfer_id, self._outcomes)  # noqa: PLW2901  # wrapped
             with self._load.request(len(body)), logged(log):
                 await self._app(scope, replay(body, receive), answer)

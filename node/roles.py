@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
 from baton.contracts.kv_transfer import Role
 
 
@@ -14,16 +14,19 @@ class RoleTraits:
     """What follows from a node's role."""
 
     role: Role
-    kv_role: Literal["kv_producer", "kv_consumer"]  # vLLM's word for it
+    kv_role: Literal["kv_producer", "kv_consumer"]  # vLLM's word for it; a node that sends and receives is "kv_both"
     pushes: bool  # its layers' hooks must run, so it may need other graphs
-    binds_control: bool  # peers dial this node: decode nodes dial prefill nodes
-    names_path: bool  # the answer that clients see comes from here, so the path header does too
 
 
-PREFILL = RoleTraits(role="prefill", kv_role="kv_producer", pushes=True, binds_control=True, names_path=False)
-DECODE = RoleTraits(role="decode", kv_role="kv_consumer", pushes=False, binds_control=False, names_path=True)
+PREFILL = RoleTraits(role="prefill", kv_role="kv_producer", pushes=True)
+DECODE = RoleTraits(role="decode", kv_role="kv_consumer", pushes=False)
 
 TRAITS: Mapping[Role, RoleTraits] = MappingProxyType({"prefill": PREFILL, "decode": DECODE})
+
+
+def roles_of(role: Role, config: TransferConfig) -> frozenset[Role]:
+    """Return the roles that a node may have in a transfer."""
+    return frozenset(TRAITS) if config.both_ways else frozenset((role,))
 
 
 def node_config(role: Role, config: BatonConfig) -> NodeConfig:

@@ -25,7 +25,7 @@ from baton.node.engine_watch import EXIT_ENGINE_ENDED
 from baton.node.errors import StartRefusedError
 from baton.node.follower import follow
 from baton.node.middleware import GateSettings, configure
-from baton.node.roles import TRAITS, node_config
+from baton.node.roles import TRAITS, node_config, roles_of
 from baton.node.startup import checks, environment, kv_cache, weights
 from baton.node.startup.addresses import Addresses, resolve
 from baton.node.startup.arguments import Launch, control_port, vllm_arguments
@@ -88,7 +88,7 @@ class _Found(NamedTuple):
 
 
 def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequence[str]) -> _Found:
-    traits, node = TRAITS[role], node_config(role, config)
+    node = node_config(role, config)
     refuse_owned(node.vllm_args)
     refuse_unknown(node.vllm_args, own_flags)
     hosts = hosts_of(node.vllm_args)
@@ -98,7 +98,7 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequen
     addresses = resolve(node)
     if not hosts.follows:
         checks.check_port(addresses.listen_host, node.port, "HTTP", PORT_PATIENCE_S)
-    if traits.binds_control:
+    if "prefill" in roles_of(role, config.transfer):
         _, engines = ranks_of(node.vllm_args)
         first = control_port(node) + hosts.first_rank
         for port in range(first, first + hosts.ranks_here * engines):
@@ -144,7 +144,8 @@ def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) 
     environment.apply(environment.of_hosts(found.hosts, found.addresses, os.environ))
     configure(
         GateSettings(
-            traits=traits,
+            role=role,
+            roles=roles_of(role, config.transfer),
             model=node.model,
             secret=read_secret(found.secret_file),
             runtime_dir=runtime_dir,

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.handoff.metadata import PrefillStep
+from baton.kv_connector.handoff.metadata import PrefillStep, Step
+from baton.kv_connector.worker_side.sides import WorkerSides
 from benchmarks.harness import HostMemory
 from benchmarks.quick.rank import KvShape, PlayedTransfer, PrefillRank, Target
 
@@ -56,7 +57,7 @@ class Case:
 
     def _compute(self, step: PrefillStep) -> None:
         clock, connector = time.perf_counter, self._connector
-        connector.bind_connector_metadata(step)
+        connector.bind_connector_metadata(Step(prefill=step))
         for region in SHAPE.regions(0):
             before = clock()
             connector.wait_for_layer_load(region.name)
@@ -72,7 +73,7 @@ class Case:
 def facade(worker: Any) -> BatonConnector:
     """Return vLLM's view of a worker; the constructor would ask for all of vLLM's configuration."""
     made = BatonConnector.__new__(BatonConnector)
-    made._worker = worker
+    made._worker = WorkerSides("prefill", worker, None, pushes_layers=True)
     return made
 
 

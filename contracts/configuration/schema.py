@@ -11,6 +11,7 @@ from typing import Literal
 
 from baton.contracts.configuration.kinds import AtLeastOne, Delay, Number, Objects, Port, Seconds, Share, Verify, Words
 
+LayerSyncPolicy = Literal["auto", "event", "stream", "forward"]
 RoutingPolicy = Literal["least_load", "power_of_two", "round_robin", "consistent_hash", "prefix_affinity"]
 
 
@@ -83,7 +84,7 @@ class ProxyConfig:
 class TransferConfig:
     """The KV hand-off, on both kinds of node."""
 
-    layer_sync: Literal["auto", "event", "stream", "forward"] = "auto"  # when a layer may be read; see architecture.md
+    layer_sync: LayerSyncPolicy = "auto"  # when a layer may be read; see architecture.md
     protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake transport
     receive_engines: AtLeastOne = 2  # fence domains per decode rank
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers
@@ -98,6 +99,7 @@ class TransferConfig:
     push_max_bytes: AtLeastOne = 8 * 1024 * 1024  # one push call
     push_max_descriptors: AtLeastOne = 256  # copies in one push call
     in_flight_max_descriptors: AtLeastOne = 1024  # per peer, over all calls
+    both_ways: bool = False  # prefill nodes also receive KV and decode nodes also send it, that of answers
     kv_verify: Verify = "off"  # compare digests of sent and received KV: full, or sample:N; the prefill node decides
 
 
@@ -109,7 +111,7 @@ class NodeConfig:
     host: str = "127.0.0.1"  # address that it listens on, for HTTP and for control
     port: Port = 8100  # of its HTTP server
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
-    control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
+    control_port: Port = 0  # ZMQ port of a node that sends KV; 0: `port` + 1000
     drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
     model_runner: Literal["auto", "baton", "engine"] = "auto"  # auto: baton on a CPU, else engine; see runner.md
     sync_audit: bool = False  # count what makes the model thread wait for the device; see runner.md

@@ -21,7 +21,7 @@ from baton.kv_connector.errors import ConfigError as EngineConfigError
 from baton.node.errors import NodeError, StartRefusedError
 from baton.node.http.probe_engines import ProbeEngines
 from baton.node.machine import machine
-from baton.node.roles import TRAITS, node_config
+from baton.node.roles import node_config, roles_of
 from baton.node.startup import checks
 from baton.node.startup.addresses import resolve
 from baton.node.startup.arguments import control_port
@@ -102,7 +102,7 @@ def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
         return
     taken = list(_port(listen_host, node.port, f"{role} node"))
     yield from taken
-    if not taken and TRAITS[role].binds_control and not _serves(listen_host, node.port):
+    if not taken and "prefill" in roles_of(role, config.transfer) and not _serves(listen_host, node.port):
         yield from _refusal("port", where, lambda: checks.check_port(listen_host, control_port(node), "control"))
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "RankAddress",
     "Reserved",
     "StartedPrompt",
+    "Step",
     "Watched",
 ]
 
@@ -60,7 +61,7 @@ class Abandoned(NamedTuple):
 
 
 @dataclass
-class PrefillStep(KVConnectorMetadata):
+class PrefillStep:
     """One step on P. Voids come first: the same step may reuse the blocks."""
 
     voids: list[tuple[str, str]] = field(default_factory=list)  # request id, reason
@@ -88,12 +89,20 @@ class Reserved(NamedTuple):
 
 
 @dataclass
-class DecodeStep(KVConnectorMetadata):
+class DecodeStep:
     """One step on D."""
 
     watched: list[Watched] = field(default_factory=list)
     reserved: list[Reserved] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)  # request ids
+
+
+@dataclass
+class Step(KVConnectorMetadata):
+    """One step, for the sides that the engine has."""
+
+    prefill: PrefillStep | None = None
+    decode: DecodeStep | None = None
 
 
 class Ending(NamedTuple):

@@ -21,3 +21,9 @@ def bill(request: "Request", cached_on_prefill_tokens: int) -> None:
         return
     cached = max(stats.num_local_cached_tokens, cached_on_prefill_tokens)
     stats.num_cached_tokens = min(cached, request.num_prompt_tokens)
+
+
+def bill_prompt_alone(request: "Request", prompt_tokens: int) -> None:
+    """Leave out tokens that have been put behind a prompt of so many: vLLM's server takes the one number from the other."""
+    if stats := getattr(request, "prefill_stats", None):
+        stats.num_cached_tokens = min(stats.num_cached_tokens, prompt_tokens)

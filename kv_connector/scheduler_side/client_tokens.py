@@ -34,8 +34,7 @@ class ClientTokens:
         Returns:
             Whether it goes on. One whose choice has no tokens is like any other.
         """
-        choice = choice_of(request)
-        tokens = params.start[choice] if 0 <= choice < len(params.start) else ()
+        choice, tokens = choice_of(request), start_of(request, params)
         if not tokens:
             return True
         reason = objection(request, tokens, self._vocab_size)
@@ -52,6 +51,12 @@ class ClientTokens:
             self._started.popitem(last=False)
         start_at_once(request, tokens_of_client(request, tokens), self._totals)
         return True
+
+
+def start_of(request: "Request", params: TransferParams) -> Sequence[int]:
+    """Return the tokens that a request's choice has."""
+    choice = choice_of(request)
+    return params.start[choice] if 0 <= choice < len(params.start) else ()
 
 
 def tokens_of_client(request: "Request", ids: Sequence[int]) -> list[SampledToken]:

@@ -18,10 +18,11 @@ from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, ends_with_blocks, have_states, have_windows
+from baton.kv_connector.scheduler_side.answer_tokens import sent_tokens
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.client_tokens import ClientTokens
 from baton.kv_connector.scheduler_side.first_token import may_start
-from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
+from baton.kv_connector.scheduler_side.history import BlockHistory
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger, by_place
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
@@ -84,7 +85,8 @@ class DecodeScheduler:
         self._siblings = SharedPrompts(can_share=has_prefix_cache and not have_states(groups))  # states are not cached
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
-        self.integrity = IntegrityCheck(self._ledger.reservations)
+        self.reservations = self._ledger.reservations
+        self.history = BlockHistory()
         self._step = DecodeStep()
         self._epochs = count(1)
         self._failures = Failures()
@@ -103,15 +105,13 @@ class DecodeScheduler:
         self._outcomes = OutcomeSender(config.outcomes_path)
         self._idle_sleep = IdleSleep(wake_path(config.engine_dir))
 
-    def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
-        """Name the block pool and, where vLLM hands it out, its cache manager: the engine's loop is about to begin."""
+    def bind_pool(self, pool: "BlockPool") -> None:
+        """Name the block pool: the engine's loop is about to begin."""
         self._ledger.bind(pool)
-        self.integrity.bind(pool, cache_manager)
         self._idle_sleep.start()
 
     def add_request(self, request: "Request") -> None:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
-        self.integrity.request_arrived(request.request_id)
         params = params_of(request, "decode", self._secret, self._refusals)
         if params is None or (params.start and not self._client_tokens.start(request, params)):
             return  # an ordinary request; one that ends here
@@ -119,7 +119,8 @@ class DecodeScheduler:
             self._outcomes.send(params.transfer_id, "local", "")
         if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
             return  # it must compute its prompt itself
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters, self._media)
+        adapter, answer = adapter_name(request, self._adapters), sent_tokens(request, params)
+        prompt = prompt_hash(request, self._adapters, self._media, answer)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         peers = params.peer.split(",")
         if reason := self._unfit(params, len(peers)) or self._media.objection_to(request.mm_features):
@@ -133,7 +134,8 @@ class DecodeScheduler:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
         first, now = params.first_token and not params.start and bool(self._sampling), time.monotonic()
-        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, now, first)
+        about = prompt, adapter, now, request.num_prompt_tokens + len(answer), first
+        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, *about)
         self._requests[request.request_id] = tracked
         self._siblings.own(request.request_id, request.num_prompt_tokens, after=self._owners.get(params.transfer_id))
         self._owners[transfer_id] = request.request_id
@@ -154,7 +156,7 @@ class DecodeScheduler:
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not State.WAITING:
             return 0, False
-        missing = request.num_prompt_tokens - num_computed_tokens
+        missing = tracked.tokens - num_computed_tokens
         # vLLM computes the last prompt token itself, unless the request starts with the token that comes after it.
         if missing - self._own_tokens < 1 or (missing == 1 and not tracked.wants_first):
             return 0, False
@@ -181,7 +183,7 @@ class DecodeScheduler:
             self._timings.forget(request.request_id)
             self._settle(request.request_id, tracked)  # vLLM may force this whatever `match` said
             return
-        prompt_tokens = request.num_prompt_tokens
+        prompt_tokens = tracked.tokens
         first_token = prompt_tokens - self._own_tokens - num_external_tokens
         first, stop = first_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
         tables = [self._placed(group, table, prompt_tokens) for group, table in zip(self._groups, blocks, strict=True)]
@@ -190,7 +192,7 @@ class DecodeScheduler:
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
         wish = BlockReservation(prompt_tokens, first_token, wanted, tracked.prompt_hash)
         for group in wanted:
-            self.integrity.history.note("reserved for the peer of", request.request_id, filter(None, group))
+            self.history.note("reserved for the peer of", request.request_id, filter(None, group))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
         self._timings.reserved(request.request_id, time.monotonic())
         tracked.external_tokens = num_external_tokens
@@ -198,7 +200,6 @@ class DecodeScheduler:
 
     def finish_request(self, request: "Request") -> None:
         """The engine is done with a request, whatever the reason."""
-        self.integrity.request_ended(request.request_id)
         self._siblings.end(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
@@ -210,7 +211,6 @@ class DecodeScheduler:
             self._step.cancelled.append(request.request_id)
 
     def take_step(self, output: "SchedulerOutput") -> DecodeStep:
-        self.integrity.step_begins(output)
         for new in output.scheduled_new_reqs:
             # The V2 runner also has here what goes on after a preemption, perhaps with more than its prompt cached.
             self._totals["prompt_tokens_computed"] += max(0, len(new.prompt_token_ids or ()) - new.num_computed_tokens)
@@ -237,7 +237,7 @@ class DecodeScheduler:
                 self._end_receive(request_id, waiting)
         for request_id in report.closed:
             returned = self._ledger.release(request_id)  # to vLLM's pool: no peer can write to these blocks any more
-            self.integrity.history.note("let go by the peers of", request_id, returned)
+            self.history.note("let go by the peers of", request_id, returned)
 
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
@@ -270,7 +270,7 @@ class DecodeScheduler:
             ],
             "reservations": len(self._ledger),
             "reserved_blocks": self._ledger.total_blocks(),
-            "totals": self._totals | self.integrity.totals | {"shared": self._siblings.total},
+            "totals": self._totals | {"shared": self._siblings.total},
             "recomputed_by_reason": self._failures.by_class(),
             "refused": self._refusals.snapshot(),
             "failures": self._failures.recent(),

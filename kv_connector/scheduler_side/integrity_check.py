@@ -34,7 +34,9 @@ REPORTED = 32  # blocks of which the same is to be said count as one
 class IntegrityCheck:
     """The check of one scheduler."""
 
-    def __init__(self, reservations: Callable[[], Mapping[str, Sequence[int]]]) -> None:
+    def __init__(
+        self, reservations: Callable[[], Mapping[str, Sequence[int]]], history: BlockHistory | None = None
+    ) -> None:
         """`reservations` gives the ledger's view; it is called from any thread."""
         self._reservations = reservations
         self._views: PoolViews | None = None
@@ -42,7 +44,7 @@ class IntegrityCheck:
         self._reported: set[Finding] = set()
         self._begun = self._ended = 0  # steps
         self._looked = True  # since something was last done
-        self.history = BlockHistory()
+        self.history = history or BlockHistory()
         self.totals = {"idle_checks": 0, "integrity_findings": 0}
 
     def bind(self, pool: "BlockPool", cache_manager: Any) -> None:

@@ -15,10 +15,12 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen, sent_tokens
+from baton.kv_connector.scheduler_side.answer_tokens import objection as cannot_follow
 from baton.kv_connector.scheduler_side.block_pins import BlockTables
+from baton.kv_connector.scheduler_side.cached_token_usage import bill_prompt_alone
 from baton.kv_connector.scheduler_side.first_output import end_after_first_token
 from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
-from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, wrong_grid
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
@@ -53,6 +55,7 @@ class _Tracked:
     grids: Grids
     taken: tuple[int, ...]  # tokens off its end: D computes them
     logprobs: int | None  # of the first token, which D starts with; None: D samples it
+    answer_tokens: int  # at its end, which have been put behind the client's prompt
     state: _State = _State.QUEUED
 
 
@@ -69,8 +72,12 @@ class PrefillScheduler:
         adapters: Adapters | None = None,
         media: Media = NO_MEDIA,
         sampling: str = "",
+        answers: ModelLimits | None = None,
     ) -> None:
-        """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens."""
+        """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens.
+
+        `answers`: of an engine that also sends the KV of answers; None: it sends that of prompts alone.
+        """
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
@@ -86,17 +93,15 @@ class PrefillScheduler:
         self._tables = BlockTables(groups, block_tokens)
         self._has_states = have_states(groups)
         self._sampling = "" if self._has_states else sampling
-        self.integrity = IntegrityCheck(self._tables.pins.reservations)
+        self._answers = answers
+        self.reservations = self._tables.pins.reservations
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
-    def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
-        """Name the block pool and, where vLLM hands it out, its cache manager."""
+    def bind_pool(self, pool: "BlockPool") -> None:
         self._pool = pool
         self._tables.pins.bind(pool)
-        self.integrity.bind(pool, cache_manager)
 
     def add_request(self, request: "Request") -> None:
-        self.integrity.request_arrived(request.request_id)
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
             return
@@ -104,7 +109,9 @@ class PrefillScheduler:
             self._relay(request)
         if not is_named(request):
             return
-        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters, self._media)
+        answer = sent_tokens(request, params)
+        adapter = adapter_name(request, self._adapters)
+        prompt = prompt_hash(request, self._adapters, self._media, answer)
         transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
@@ -116,33 +123,29 @@ class PrefillScheduler:
             )
             return
         no_media = self._media.objection_to(request.mm_features)
-        if reason := no_media or (objection(request) if self._has_states else ""):
+        unfit = cannot_follow(request, answer, self._answers) if answer else ""
+        if reason := no_media or unfit or (objection(request) if self._has_states else ""):
             self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
             return
         self._prompts[transfer_id] = prompt
+        if answer:
+            lengthen(request, answer)
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if transfer_id != params.transfer_id else ""
         taken = shorten(request) if self._has_states else ()
         logprobs = wanted_logprobs(request) if params.first_token and self._sampling else None
-        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken, logprobs)
+        tracked = _Tracked(
+            request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken, logprobs, len(answer)
+        )
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
-        self.integrity.step_begins(output)
         for request_id in output.preempted_req_ids or ():
             self._void(request_id, "preempted")
-        for new in output.scheduled_new_reqs:
-            scheduled = output.num_scheduled_tokens[new.req_id]
-            self._begin(new.req_id, new.num_computed_tokens)
-            self._advance(new.req_id, new.block_ids, new.num_computed_tokens + scheduled)
-        cached = output.scheduled_cached_reqs
-        for request_id, blocks, computed in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            scheduled = output.num_scheduled_tokens[request_id]
-            self._advance(request_id, blocks or (), computed + scheduled)
+        if self._requests:
+            self._take_in(output)
         step, self._step = self._step, PrefillStep()
         return step
 
@@ -150,7 +153,6 @@ class PrefillScheduler:
         """The engine is done with a request. Returns whether to keep its blocks until `finished_sending`."""
         tracked = self._requests.get(request.request_id)
         keeps_blocks = tracked is not None and tracked.state is _State.COMPLETE and not aborted
-        self.integrity.request_ended(request.request_id, keeps_blocks=keeps_blocks)
         if tracked is None:
             return False
         if keeps_blocks:
@@ -170,7 +172,6 @@ class PrefillScheduler:
         """The workers let go of these requests' blocks."""
         for request_id in finished_sending:
             self._tables.forget(request_id)
-            self.integrity.request_ended(request_id)
             if tracked := self._held.pop(request_id, None):
                 self._prompts.pop(tracked.transfer_id, None)
 
@@ -197,7 +198,7 @@ class PrefillScheduler:
                 }
                 for request_id, tracked, state in held + live
             ],
-            "totals": self._totals | self.integrity.totals,
+            "totals": dict(self._totals),
             "refused": self._refusals.snapshot(),
         }
 
@@ -208,6 +209,19 @@ class PrefillScheduler:
         else:
             self._refusals.count(Refused.RELAY, "this engine has no scheduler for it")
 
+    def _take_in(self, output: "SchedulerOutput") -> None:
+        """Note what the step does for prompts. Not called in most steps of a node that decodes: there may be hundreds of requests."""
+        for new in output.scheduled_new_reqs:
+            scheduled = output.num_scheduled_tokens[new.req_id]
+            self._begin(new.req_id, new.num_computed_tokens)
+            self._advance(new.req_id, new.block_ids, new.num_computed_tokens + scheduled)
+        cached = output.scheduled_cached_reqs
+        for request_id, blocks, computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            scheduled = output.num_scheduled_tokens[request_id]
+            self._advance(request_id, blocks or (), computed + scheduled)
+
     def _begin(self, request_id: str, cached_tokens: int) -> None:
         tracked = self._requests.get(request_id)
         if tracked is None or tracked.state is not _State.QUEUED:
@@ -216,6 +230,8 @@ class PrefillScheduler:
             self._step.abandoned.append(Abandoned(tracked.transfer_id, ADAPTER_CHANGED, tracked.grids))
             tracked.state = _State.VOID
         else:
+            if tracked.answer_tokens:
+                bill_prompt_alone(tracked.request, tracked.tokens - tracked.answer_tokens)
             prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
             started = StartedPrompt(
                 tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids, tracked.logprobs

@@ -5,6 +5,7 @@ block hashes depend on a seed and on the block size, so they cannot be compared 
 """
 
 from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
 ADAPTER_CHANGED = "the adapter's files have changed while the prompt waited: the two nodes may see different prompts"
 
 
-def prompt_hash(request: "Request", adapters: "Adapters | None" = None, media: "Media | None" = None) -> bytes:
-    """Return 16 bytes naming the prompt of `request`: token ids, multimodal inputs, LoRA and cache salt.
+def prompt_hash(
+    request: "Request",
+    adapters: "Adapters | None" = None,
+    media: "Media | None" = None,
+    answer: Sequence[int] = (),
+) -> bytes:
+    """Return 16 bytes naming the prompt of `request`, and tokens that follow it: token ids, multimodal inputs, LoRA and cache salt.
 
     Without `adapters`, which know what was loaded, and `media`, which has a digest of how images and sound are read, two nodes name a prompt
     alike even where it is not the same, and so find out at once.
     """
-    digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
+    digest = blake2b(array("q", (*(request.prompt_token_ids or ()), *answer)).tobytes(), digest_size=16)
     read = media.digest if media else b""
     for feature in request.mm_features:
         place = feature.mm_position

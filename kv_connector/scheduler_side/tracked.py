@@ -29,6 +29,7 @@ class Tracked:
     prompt_hash: bytes
     adapter: str  # its name when the prompt was hashed
     since: float  # s, monotonic
+    tokens: int  # of the prompt, and of the answer as far as the transfer has its KV
     wants_first: bool  # token: P samples it, and the request starts with it
     state: State = State.WAITING
     started: bool = False  # P computes the prompt

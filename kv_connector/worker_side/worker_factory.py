@@ -2,15 +2,16 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.layout.groups import block_tokens_of
 from baton.kv_connector.protocol.messages import Rank
+from baton.kv_connector.sides import Sides
 from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
@@ -23,6 +24,7 @@ from baton.kv_connector.worker_side.landing import default_stream
 from baton.kv_connector.worker_side.memberships import memberships
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
+from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import attention_writes_kv, recorder, resolve_layer_sync
 
 if TYPE_CHECKING:
@@ -32,15 +34,12 @@ if TYPE_CHECKING:
 
     from baton.kv_connector.worker_side.caches import KVCache
 
-Worker = PrefillWorker | DecodeWorker
-
 
 class Made(NamedTuple):
     """A worker that has not been started."""
 
-    worker: Worker
+    worker: WorkerSides
     rank: int  # its number in its engine's grid
-    control_address: str  # empty on a decode node
     snapshot: Callable[[], dict[str, Any]]
 
 
@@ -49,6 +48,7 @@ def make_worker(
     config: ConnectorConfig,
     kv_cache_config: "KVCacheConfig",
     kv_caches: "Mapping[str, KVCache]",
+    sides: Sides,
 ) -> Made:
     """Make the worker of this rank.
 
@@ -58,7 +58,6 @@ def make_worker(
     from baton.kv_connector.engine.mooncake import MooncakeFactory
     from baton.kv_connector.engine.port_memory import PortMemory, shared_path
 
-    assert vllm_config.kv_transfer_config is not None  # we are the connector
     check_draft_layers(vllm_config, kv_caches)
     num_blocks, block_tokens = kv_cache_config.num_blocks, block_tokens_of(vllm_config, kv_cache_config)
     caches = describe(
@@ -76,10 +75,9 @@ def make_worker(
     check_transport(config.transfer.protocol, device.type)
     fingerprint = fingerprint_of(vllm_config, config.weights, block_tokens=block_tokens)
     incarnation = secrets.randbits(63) | 1  # never 0
-    role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
     introduction = RankDescriptor(
-        f"{role} node {config.advertise_host}",
-        role,
+        f"{sides.role} node {config.advertise_host}",
+        sides.role,
         rank_of(vllm_config),
         fingerprint,
         caches,
@@ -87,35 +85,50 @@ def make_worker(
     )
     enter_device = _entry_of(device)
     stream = recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches)))
-    make = (
-        partial(PrefillWorker, stream=stream)
-        if role == "prefill"
-        else partial(DecodeWorker, record=stream.record, device=default_stream(device))
-    )
-    worker = make(
-        config=config,
-        secret=config.secret(),
-        introduction=introduction,
-        engines=MooncakeFactory(
+    common: Any = {
+        "secret": config.secret(),
+        "incarnation": incarnation,
+        "enter_device": enter_device,
+    }
+
+    def engines() -> MooncakeFactory:
+        return MooncakeFactory(
             host=config.data_host,
             protocol=config.transfer.protocol,
             max_in_flight=config.transfer.in_flight_max_descriptors,
             ports=PortMemory(shared_path()),
             enter_device=enter_device,
-        ),
-        incarnation=incarnation,
-        digests=RegionDigests(tensors, caches.regions),
-        enter_device=enter_device,
-    )
+        )
+
+    prefill, decode = None, None
+    if "prefill" in sides.all:
+        prefill = PrefillWorker(
+            config=replace(config, transfer=replace(config.transfer, layer_sync=sides.layer_sync)),
+            introduction=replace(introduction, role="prefill"),
+            engines=engines(),
+            stream=stream,
+            digests=RegionDigests(tensors, caches.regions),
+            **common,
+        )
+    if "decode" in sides.all:
+        decode = DecodeWorker(
+            config=config,
+            introduction=replace(introduction, role="decode"),
+            engines=engines(),
+            record=stream.record,
+            device=default_stream(device),
+            digests=RegionDigests(tensors, caches.regions),
+            **common,
+        )
+    worker = WorkerSides(sides.role, prefill, decode, pushes_layers=sides.pushes_layers)
     described = {
         "incarnation": f"{incarnation:016x}",
         "fingerprint": to_plain(fingerprint),
         "regions": [to_plain(region.to_info()) for region in caches.regions],
         "num_blocks": num_blocks,
-        "layer_sync": resolve_layer_sync(config.transfer.layer_sync, device.type),
+        "layer_sync": resolve_layer_sync(sides.layer_sync, device.type),
     }
-    address = worker.address if isinstance(worker, PrefillWorker) else ""
-    return Made(worker, introduction.index, address, lambda: described | worker.snapshot())
+    return Made(worker, introduction.index, lambda: described | worker.snapshot())
 
 
 def rank_of(vllm_config: "VllmConfig") -> Rank:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from baton.kv_connector.telemetry.both_sides import REVERSE
+
 _COUNTED: Final = ("totals", "refused", "recomputed_by_reason")  # name → number, each
 _JOINED: Final = ("transfers", "sessions", "recent", "failures")
 _ADDED: Final = ("free_blocks", "reservations", "reserved_blocks", "open_transfers", "quarantined_blocks")
@@ -16,7 +18,9 @@ Snapshot = Mapping[str, Any]
 
 def ranks(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     """Combine the snapshots of one engine's workers, which share its pool; at least one."""
-    pool = {"quarantined_blocks": max(snapshot.get("quarantined_blocks", 0) for snapshot in snapshots)}
+    pool: dict[str, Any] = {"quarantined_blocks": max(snapshot.get("quarantined_blocks", 0) for snapshot in snapshots)}
+    if REVERSE in snapshots[0]:
+        pool[REVERSE] = ranks([snapshot[REVERSE] for snapshot in snapshots])
     return _together(snapshots) | {name: value for name, value in pool.items() if name in snapshots[0]}
 
 
@@ -80,6 +84,8 @@ def _combine(name: str, values: Sequence[Any]) -> Any:
         return [item for value in there for item in value]
     if name in _ADDED:
         return sum(there)
+    if name == REVERSE:
+        return _together(there)
     if name == "engines":  # of workers: the sessions that peers write to
         return {key: [session for value in there for session in value[key]] for key in there[0]}
     if name == "histograms":

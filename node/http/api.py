@@ -11,6 +11,7 @@ import msgspec
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role, is_transfer_id
 from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
+from baton.kv_connector.telemetry.both_sides import REVERSE
 from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
@@ -101,7 +102,8 @@ class NodeApi:
                 return self._info(engine, "silent", self._last)
             return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
-        known = _Known(worker, addresses, snapshots.scheduler.get("first_tokens", ""))
+        scheduler = snapshots.scheduler
+        known = _Known(worker, addresses, scheduler.get("first_tokens", ""), bool(scheduler.get("both_ways")))
         self.starts_with_tokens = self.starts_with_tokens or bool(known.first_tokens)
         is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
         self._last = known if is_ready else None
@@ -115,6 +117,7 @@ class NodeApi:
             control_addresses=list(known.addresses),
             versions=self._versions,
             load=self._load(),
+            both_ways=known.both_ways,
             first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}-{engine.max_model_len_tokens}",
             **msgspec.structs.asdict(known.worker),
             **{name: value for name, value in asdict(engine).items() if name != "frontend"},
@@ -135,15 +138,22 @@ class NodeApi:
             await send_json(send, 200, events)
 
     def _trace(self, snapshots: Snapshots, wanted: Sequence[str], scope: Scope) -> list[Event]:
-        worker = snapshots.worker
+        process = int(snapshots.worker.get("incarnation") or "0", 16) & _MAX_PROCESS
         host, port = scope.get("server") or ("", 0)
-        return trace_events(
-            [record for record in recent(snapshots) if not wanted or record["transfer_id"] in wanted],
-            role=self._role,
-            process=int(worker.get("incarnation") or "0", 16) & _MAX_PROCESS,
-            name=f"{self._role} node {host}:{port}",
-            wall_offset_s=time.time() - time.monotonic(),
-        )
+        name, other = f"{self._role} node {host}:{port}", _OTHER[self._role]
+        sides = [(snapshots, self._role, name, process)]
+        if REVERSE in snapshots.worker:
+            sides.append((_reverse(snapshots), other, f"{name} as a {other} node", process ^ 1))
+        events = []
+        for side, role, title, number in sides:
+            events += trace_events(
+                [record for record in recent(side) if not wanted or record["transfer_id"] in wanted],
+                role=role,
+                process=number,
+                name=title,
+                wall_offset_s=time.time() - time.monotonic(),
+            )
+        return events
 
     def _refused(self, snapshots: Snapshots) -> dict[str, int]:
         """Everything that any part of this node refused, by kind."""
@@ -157,11 +167,12 @@ class NodeApi:
             await send_error(send, 400, "transfer_id must name a transfer: 32 hexadecimal digits")
             return
         snapshots = await self._connector.both()
-        flows = await self._connector.flows(wanted) if self._role == "prefill" else []
+        flows = await self._connector.flows(wanted) if self._role == "prefill" or REVERSE in snapshots.worker else []
         await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
 
 
 _SIDES = ("scheduler", "worker")
+_OTHER: Mapping[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
 
 
@@ -171,6 +182,7 @@ class _Known(NamedTuple):
     worker: _WorkerPart
     addresses: Sequence[str]
     first_tokens: str
+    both_ways: bool = False
 
 
 _NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), (), "")
@@ -206,7 +218,13 @@ def told_of(transfer_id: str, snapshots: Snapshots) -> dict[str, Any]:
     def found(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [each for each in entries if each["transfer_id"].partition("/")[0] == transfer_id]
 
-    return {"open": found(merge(snapshots)["transfers"]), "ended": found(recent(snapshots))}
+    ended = [*recent(snapshots), *recent(_reverse(snapshots))]
+    return {"open": found(merge(snapshots)["transfers"]), "ended": found(ended)}
+
+
+def _reverse(snapshots: Snapshots) -> Snapshots:
+    """Return what the other side says of a node that sends and receives; of other nodes nothing."""
+    return Snapshots(*(side.get(REVERSE, {}) for side in snapshots))
 
 
 def recent(snapshots: Snapshots) -> list[dict[str, Any]]:

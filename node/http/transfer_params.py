@@ -6,7 +6,7 @@ of that name counts, wherever it stands.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, verify
 from baton.contracts.secret import ClusterSecret
@@ -18,11 +18,11 @@ _WORTH_PARSING = (
 )
 
 
-def verified_params(body: bytes, role: Role, secret: ClusterSecret) -> TransferParams | None:
+def verified_params(body: bytes, roles: Collection[Role], secret: ClusterSecret) -> TransferParams | None:
     """Return the transfer that a request belongs to; None if it names none, or is no JSON and so none of ours.
 
     Raises:
-        TransferParamsError: it names one that is not signed, meant for the other role, or not the only one.
+        TransferParamsError: it names one that is not signed, meant for another role than this node's, or not the only one.
     """
     if not any(mark in body for mark in _WORTH_PARSING):
         return None
@@ -36,8 +36,10 @@ def verified_params(body: bytes, role: Role, secret: ClusterSecret) -> TransferP
     if len(found) > 1:
         raise TransferParamsError(f"{FIELD} stands in the body more than once")
     for params in found:
-        if params.role != role:
-            raise TransferParamsError(f"{FIELD} is meant for a {params.role} node, and this is a {role} node")
+        if params.role not in roles:
+            raise TransferParamsError(
+                f"{FIELD} is meant for a {params.role} node, and this is a {'/'.join(roles)} node"
+            )
         return params
     return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.contracts.configuration.schema import NodeConfig, TransferConfig
-from baton.node.roles import RoleTraits
+from baton.node.roles import RoleTraits, roles_of
 from baton.node.startup.addresses import Addresses
 from baton.node.startup.extra_connectors import wrap_multi_connector
 from baton.node.startup.flags import given
@@ -53,7 +53,7 @@ def vllm_arguments(launch: Launch) -> list[str]:
 
 
 def control_port(node: NodeConfig) -> int:
-    """Return the port at which a prefill node waits for decode nodes."""
+    """Return the port at which a node that sends KV waits for those that receive it."""
     return node.control_port or node.port + CONTROL_PORT_OFFSET
 
 
@@ -61,7 +61,8 @@ def kv_transfer_config(launch: Launch) -> dict[str, Any]:
     baton = {
         "kv_connector": "BatonConnector",
         "kv_connector_module_path": CONNECTOR_MODULE,
-        "kv_role": launch.traits.kv_role,
+        # Of either role vLLM does what it needs for it, above all free no block that a step under way writes to: it may be received into.
+        "kv_role": "kv_both" if launch.transfer.both_ways else launch.traits.kv_role,
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),
     }
@@ -70,6 +71,7 @@ def kv_transfer_config(launch: Launch) -> dict[str, Any]:
 
 def _connector_settings(launch: Launch) -> dict[str, Any]:
     settings: dict[str, Any] = {
+        "role": launch.traits.role,
         "runtime_dir": str(launch.runtime_dir),
         "secret_file": str(launch.secret_file),  # never the secret: arguments are visible to the whole machine
         "advertise_host": launch.addresses.advertise_host,
@@ -77,7 +79,7 @@ def _connector_settings(launch: Launch) -> dict[str, Any]:
         "transfer": asdict(launch.transfer),
         "weights": launch.weights,
     }
-    if launch.traits.binds_control:
+    if "prefill" in roles_of(launch.traits.role, launch.transfer):
         settings["control_host"] = launch.addresses.listen_host
         settings["control_port"] = control_port(launch.node)
     if launch.traits.pushes:

@@ -20,6 +20,7 @@ HANG_FILE = (
     "HANG_FILE"  # environment: once this file is there, the fifth such call sleeps so many seconds and renames it
 )
 HANG_EVERY = "HANG_EVERY"  # environment: another number than the fifth
+COUNT_FILE = "COUNT_FILE"  # environment: where `counting_node` writes
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
 
@@ -158,3 +159,18 @@ def node_on_host(argv: Sequence[str], role: Role) -> None:
     ):
         raise OSError(ctypes.get_errno(), "a host's own file systems cannot be mounted")
     sys.exit(main(role, argv))
+
+
+def counting_node(argv: Sequence[str], role: Role) -> None:
+    """A node that writes down how many tokens of which request each step computes."""
+    from baton.kv_connector.scheduler_side.sides import SchedulerSides
+
+    real, file = SchedulerSides.take_step, Path(os.environ[COUNT_FILE])
+
+    def take_step(self: SchedulerSides, output: Any) -> Any:
+        with file.open("a") as lines:
+            lines.writelines(f"{name} {tokens}\n" for name, tokens in output.num_scheduled_tokens.items())
+        return real(self, output)
+
+    SchedulerSides.take_step = take_step  # type: ignore[method-assign]  # in this process and those that it forks
+    import_module(f"baton.{role}_node.__main__").main(argv)

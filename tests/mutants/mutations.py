@@ -440,6 +440,20 @@ MUTATIONS: Final = [
         ("        request.max_tokens = 1\n", ""),
     ),
     *_of(
+        "kv_connector/scheduler_side/answer_tokens.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_sides.py",
+        ("start_of(request, params)[:-1]", "start_of(request, params)"),
+        (' if params.role == "prefill" or params.start_sent else ()', ""),
+        ("    request.update_block_hashes()\n", ""),
+        (">= limits.max_model_len", "> limits.max_model_len"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/sides.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_sides.py",
+        ("for side in self._sides for name", "for side in self._sides[1:] for name"),
+        ("request_ended(request.request_id, keeps_blocks=keeps_blocks)", "request_ended(request.request_id)"),
+    ),
+    *_of(
         "kv_connector/worker_side/prefill.py",
         "tests/integration/kv_connector/test_workers.py",
         ("if isinstance(message.body, Reserve | Revoke) else", "if isinstance(message.body, Revoke) else"),

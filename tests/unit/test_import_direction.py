@@ -59,6 +59,7 @@ FLOORS: dict[str, list[str]] = {
         "handoff",
         "engine",
         "config",
+        "sides",
         "worker_side",
         "scheduler_side",
         "metrics",

@@ -51,13 +51,13 @@ class Node:
         told = output.kv_connector_metadata
         results: dict[str, Any] = {}
         if isinstance(self.worker, PrefillWorker):
-            self.worker.begin_step(told)
+            self.worker.begin_step(told.prefill)
             for layer in range(LAYERS):
                 self.worker.layer_written(f"layer.{layer}")
             self.worker.end_step()
             results = {"finished_sending": self.worker.take_released()}
         else:
-            self.worker.begin_step(told)
+            self.worker.begin_step(told.decode)
             finished, failed = self.worker.take_results()
             report = self.worker.take_report()
             results = {"finished_recving": finished, "failed_recving": failed, "kv_connector_worker_meta": report}

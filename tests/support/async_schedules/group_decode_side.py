@@ -45,7 +45,6 @@ class GroupDecodeSide:
         self.side._outcomes.close()
         self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
         self.side._ledger.bind(self.manager.block_pool)
-        self.side.integrity.bind(self.manager.block_pool, self.manager)
 
     def act(self) -> None:
         """Go on with one prompt, and take in what the worker has to say."""

@@ -95,7 +95,7 @@ class GroupTraffic:
         self._random = chance
         self.manager = layout.manager()
         self.side = PrefillScheduler(SECRET, layout.block_tokens, groups=layout.groups)
-        self.side.bind_pool(self.manager.block_pool, self.manager)
+        self.side.bind_pool(self.manager.block_pool)
         self._groups = range(len(layout.windows))
         self._block_tokens = [layout.tokens_of(group) for group in self._groups]
         self._groups_of_layout = layout.groups

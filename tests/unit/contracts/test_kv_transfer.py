@@ -45,7 +45,7 @@ def changed(params: TransferParams = PARAMS, **fields: Any) -> dict[str, Any]:
         replace(PARAMS, choices=True),
         replace(PARAMS, grids=TWO_BY_TWO),
         replace(PARAMS, first_token=True, relays=True),
-        replace(PARAMS, start=((), (5, 7), ())),
+        replace(PARAMS, start=((), (5, 7), ()), start_sent=True),
     ],
 )
 def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
@@ -64,6 +64,7 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
         (PARAMS, "first", True),
         (PARAMS, "relay", True),
         (PARAMS, "start", [[7]]),
+        (PARAMS, "start_sent", True),
         (replace(PARAMS, relays=True), "relay", False),
         (replace(PARAMS, start=((4, 5),)), "start", [[4, 5, 7]]),
         (replace(PARAMS, start=((4, 5),)), "start", [[4], [5]]),

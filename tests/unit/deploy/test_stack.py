@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig, TransferConfig
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan
 
@@ -33,6 +33,13 @@ def test_control_ports_count_up_from_the_one_configured() -> None:
     ports = [[listener.port for listener in node.listeners] for node in stack.nodes if node.name != "decode-0"]
     assert ports == [[8100, 7000, 7001], [8101, 7002, 7003]]
     assert words_after(stack, "prefill-1", "--control-port") == ["7002"]
+
+
+def test_decode_nodes_that_also_send_have_control_ports() -> None:
+    stack = planned(transfer=TransferConfig(both_ways=True), serve=ServeConfig(decode=2))
+
+    assert words_after(stack, "decode-1", "--control-port") == ["9201"]
+    assert [listener.flag for listener in member_of(stack, "decode-1").listeners] == ["--decode-base-port"] * 2
 
 
 def test_the_file_and_further_flags_reach_every_node() -> None:

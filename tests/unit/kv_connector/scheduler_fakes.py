@@ -91,6 +91,7 @@ def request(
     first_token: bool = False,
     relays: bool = False,
     start: Start = (),
+    start_sent: bool = False,
     choice: int | None = None,
     peer: str | None = None,
     **more: Any,
@@ -106,6 +107,7 @@ def request(
         first_token=first_token,
         relays=relays,
         start=start,
+        start_sent=start_sent,
     )
     made = FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
     if choice is not None:

@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiCo
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.sides import SchedulerSides
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 TOKENS = 40
@@ -40,7 +41,7 @@ class Engine:
         self.side, self.host, self.pool = side, Host(), FakePool(33)
         side.bind_pool(self.pool)
         baton = object.__new__(BatonConnector)
-        baton._scheduler = side
+        baton._scheduler = SchedulerSides("decode", None, side)
         self.multi = object.__new__(MultiConnector)
         children: list[Any] = [baton, self.host] if baton_first else [self.host, baton]
         self.multi._connectors = children

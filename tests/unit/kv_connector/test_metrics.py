@@ -133,3 +133,18 @@ def test_what_is_no_snapshot_is_refused() -> None:
     """Another version's snapshot must not be shown as if it were ours."""
     with pytest.raises(msgspec.ValidationError):
         families("prefill", {}, {"totals": [1, 2]})
+
+
+def test_a_node_that_sends_and_receives_shows_both_sides() -> None:
+    """Each once in a family: what both have is added up, and the rest is there beside it."""
+    worker = {"totals": {"fences": 2, "verified": 1}, "reverse": {"totals": {"committed": 5, "cancelled": 3}}}
+    scheduler = {"totals": {"loaded": 7, "cancelled": 2}, "reverse": {"totals": {"completed": 5}}}
+
+    found = samples("decode", scheduler, worker)
+    metrics = families("decode", scheduler, worker)
+
+    assert len({metric.name for metric in metrics}) == len(metrics)
+    assert found["baton_transfers_total{outcome=loaded}"] == 7
+    assert found["baton_transfers_total{outcome=committed}"] == 5
+    assert found["baton_transfers_total{outcome=cancelled}"] == 5
+    assert (found["baton_fences_total"], found["baton_pushes_total{result=ok}"]) == (2, 0)

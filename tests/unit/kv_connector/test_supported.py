@@ -28,6 +28,7 @@ def engine(
     unit: int | None = None,
     is_producer: bool = False,
     scheduler: str = MAKE_SCHEDULER,
+    role: str | None = None,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -44,8 +45,10 @@ def engine(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
-        kv_transfer_config=SimpleNamespace(is_kv_producer=is_producer),
         scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
+        kv_transfer_config=SimpleNamespace(
+            is_kv_producer=is_producer, kv_connector_extra_config={"role": role} if role else {}
+        ),
         cache_config=SimpleNamespace(
             block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay, prefix_match_unit=unit
         ),
@@ -66,6 +69,11 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
     check_supported(engine(tensor_parallel_size=2, nnodes=2), groups(spec))
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
+
+
+def test_a_decode_node_that_is_to_send_too_takes_cached_states() -> None:
+    """To vLLM it is a producer; with recurrent layers it sends nothing, and takes them as any decode node."""
+    check_supported(engine(is_producer=True, role="decode", scheduler="their.Scheduler"), groups(FULL, CACHED))
 
 
 def test_an_mtp_drafter_is_supported_beside_groups() -> None:

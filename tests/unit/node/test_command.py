@@ -27,13 +27,13 @@ def test_our_flags_become_settings_and_the_others_pass_on() -> None:
 
 
 def test_settings_belong_to_the_nodes_own_section() -> None:
-    """The same flag means the decode node's setting there. Only a prefill node has a control port: peers do not dial a decode node."""
+    """The same flag means the decode node's setting there."""
     line = parse("decode", ["--advertise-host", "10.0.0.5", "--secret-file", "s", "--config", "b.yaml"])
 
     assert line.overrides == {"decode_node.advertise_host": "10.0.0.5", "cluster.secret_file": "s"}
     assert line.file == Path("b.yaml")
     assert parse("prefill", ["--control-port", "7"]).overrides == {"prefill_node.control_port": "7"}
-    assert parse("decode", ["--control-port", "7"]).passthrough == ("--control-port", "7")
+    assert parse("decode", ["--control-port", "7"]).overrides == {"decode_node.control_port": "7"}
 
 
 def test_a_flag_given_twice_is_refused_and_a_shortened_one_is_not_ours(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.drain import Drain, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from baton.node.middleware import GateSettings, NodeMiddleware
-from baton.node.roles import PREFILL
 from tests.support.asgi import Exchange, Recorder, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")
@@ -149,7 +148,15 @@ async def test_a_draining_gate_refuses_work_and_answers_the_node_api(
     monkeypatch.setattr("baton.node.drain._stop_vllm", stopped.set)
     app = Recorder()
     gate = NodeMiddleware(
-        app, GateSettings(traits=PREFILL, model="/m", secret=SECRET, runtime_dir=Path("/nowhere"), drain_timeout_s=30)
+        app,
+        GateSettings(
+            role="prefill",
+            roles=frozenset({"prefill"}),
+            model="/m",
+            secret=SECRET,
+            runtime_dir=Path("/nowhere"),
+            drain_timeout_s=30,
+        ),
     )
     gate._drain.ask()
 

@@ -35,7 +35,6 @@ from baton.node.http.asgi import App, Scope
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.token_ids import TokenLog
 from baton.node.middleware import GateSettings, NodeMiddleware, configure
-from baton.node.roles import TRAITS
 from tests.fuzz.values import flip_bits, mutate
 from tests.support.asgi import Exchange, Recorder, body_of, http
 
@@ -47,7 +46,12 @@ COMPLETIONS = "/v1/completions"
 def settings(role: Role = "decode") -> GateSettings:
     """The gate of a node whose connector does not exist."""
     return GateSettings(
-        traits=TRAITS[role], model="/m", secret=SECRET, runtime_dir=Path("/nowhere"), drain_timeout_s=30.0
+        role=role,
+        roles=frozenset({role}),
+        model="/m",
+        secret=SECRET,
+        runtime_dir=Path("/nowhere"),
+        drain_timeout_s=30.0,
     )
 
 

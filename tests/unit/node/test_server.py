@@ -60,7 +60,7 @@ def test_a_checked_node_hands_over_to_vllm(
     ((*arguments,),) = vllm
     assert arguments[arguments.index("--worker-cls") + 1] == f"baton.model_runner.cpu.{worker}"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert middleware._configured[0].traits.role == "decode"
+    assert middleware._configured[0].role == "decode"
     assert "long enough" not in " ".join(arguments)  # the secret: arguments are visible to the whole machine
 
 

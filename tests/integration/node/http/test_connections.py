@@ -37,7 +37,7 @@ from baton.node.roles import TRAITS
 middleware.tap_outputs = lambda: None
 app = FastAPI()
 app.post("/v1/completions")(lambda: {})
-settings = GateSettings(traits=TRAITS["decode"], model="m", secret=ClusterSecret(sys.argv[2].encode()),
+settings = GateSettings(role="decode", roles=frozenset({"decode"}), model="m", secret=ClusterSecret(sys.argv[2].encode()),
                         runtime_dir=Path(sys.argv[3]), drain_timeout_s=1.0)
 app.add_middleware(NodeMiddleware, settings=settings)
 listening = socket.socket()

@@ -45,6 +45,15 @@ def test_a_block_that_several_ranks_keep_out_of_the_pool_is_one_block() -> None:
     assert snapshot_merge.workers([[rank, rank], [rank]])["quarantined_blocks"] == 6
 
 
+def test_both_sides_of_a_node_that_sends_and_receives_are_combined() -> None:
+    """The other side's as the node's own: its ranks share a pool, its counts are added up."""
+    rank = {**RANK, "reverse": {"totals": {"loaded": 2}, "quarantined_blocks": 3}}
+
+    both = snapshot_merge.workers([[rank, rank], [rank]])
+
+    assert both["reverse"] == {"totals": {"loaded": 6}, "quarantined_blocks": 6}
+
+
 def test_engines_have_pools_and_addresses_of_their_own() -> None:
     """Blocks add up; the addresses of an engine's ranks are one entry, in the engines' order."""
     engine = {"num_blocks": 10, "free_blocks": 4, "totals": {}, "control_addresses": ["tcp://h:1", "tcp://h:2"]}

@@ -130,6 +130,14 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
     assert late["control_addresses"] == ["a,b", "c,d"]
 
 
+async def test_a_node_that_sends_and_receives_says_so_if_its_connector_does() -> None:
+    """It may have been asked to, and be unable to: its connector knows."""
+    unable = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": False})))
+    able = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": True})))
+
+    assert (unable["both_ways"], able["both_ways"]) == (False, True)
+
+
 async def test_a_decode_node_has_no_control_address() -> None:
     info = await describe(node_api(FakeConnector(WORKER, {"engines": 1, "control_addresses": [""]})))
     assert info["control_addresses"] == []

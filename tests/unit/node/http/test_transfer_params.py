@@ -1,20 +1,24 @@
 import json
 
+import msgspec
 import pytest
 
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.node.http.transfer_params import verified_params
+from baton.node.roles import TRAITS
 
 SECRET = ClusterSecret(b"the secret of this cluster")
 PARAMS = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="tcp://10.0.0.1:9100")
 SIGNED = sign(PARAMS, SECRET)
 FORGED = sign(PARAMS, ClusterSecret(b"the secret of another cluster"))
+DECODE: tuple[Role, ...] = ("decode",)
 
 
 def find(content: object, *, role: Role = "decode") -> TransferParams | None:
     """Look into a body as a client would send it."""
-    return verified_params(json.dumps(content).encode(), role, SECRET)
+    roles: tuple[Role, ...] = (role,)
+    return verified_params(json.dumps(content).encode(), roles, SECRET)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def test_a_body_without_transfer_passes(content: object) -> None:
 )
 def test_what_is_no_json_passes(body: bytes) -> None:
     """Nobody behind us can read parameters out of it either."""
-    assert verified_params(body, "decode", SECRET) is None
+    assert verified_params(body, DECODE, SECRET) is None
 
 
 @pytest.mark.parametrize(
@@ -75,21 +79,29 @@ HIDDEN = json.dumps({FIELD: FORGED})
 def test_encodings_and_escapes_hide_nothing(body: bytes) -> None:
     """The server's JSON parser detects them, so they are looked into as well."""
     with pytest.raises(TransferParamsError):
-        verified_params(body, "decode", SECRET)
+        verified_params(body, DECODE, SECRET)
 
 
 def test_of_two_equal_keys_the_last_one_counts() -> None:
     """As in the server's parser: a good first one does not cover a bad second one."""
     good, bad = json.dumps(SIGNED), json.dumps(FORGED)
-    assert verified_params(f'{{"{FIELD}": {bad}, "{FIELD}": {good}}}'.encode(), "decode", SECRET) == PARAMS
+    assert verified_params(f'{{"{FIELD}": {bad}, "{FIELD}": {good}}}'.encode(), DECODE, SECRET) == PARAMS
     with pytest.raises(TransferParamsError):
-        verified_params(f'{{"{FIELD}": {good}, "{FIELD}": {bad}}}'.encode(), "decode", SECRET)
+        verified_params(f'{{"{FIELD}": {good}, "{FIELD}": {bad}}}'.encode(), DECODE, SECRET)
 
 
 def test_parameters_for_the_other_role_are_refused() -> None:
     """A decode leg that reaches a prefill node is the proxy's mistake, or somebody's replay."""
     with pytest.raises(TransferParamsError, match="decode node, and this is a prefill node"):
         find({FIELD: SIGNED}, role="prefill")
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_that_sends_and_receives_takes_legs_of_either_role(role: Role) -> None:
+    params = msgspec.structs.replace(PARAMS, role=role)
+    body = json.dumps({FIELD: sign(params, SECRET)}).encode()
+
+    assert verified_params(body, frozenset(TRAITS), SECRET) == params
 
 
 def test_two_transfers_in_one_body_are_refused() -> None:
@@ -104,4 +116,4 @@ def test_a_body_too_deep_to_search_is_refused() -> None:
     """What cannot be looked into is not let through."""
     body = b'{"kv_transfer_params": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(TransferParamsError, match="deep"):
-        verified_params(body, "decode", SECRET)
+        verified_params(body, DECODE, SECRET)

@@ -61,6 +61,7 @@ def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
     assert config["kv_connector_module_path"] == "baton.kv_connector.connector"
     assert config["kv_load_failure_policy"] == "recompute"
     assert config["kv_connector_extra_config"] == {
+        "role": "prefill",
         "runtime_dir": "/run/baton",
         "secret_file": "/run/secret",
         "control_host": "0.0.0.0",
@@ -79,6 +80,16 @@ def test_a_decode_node_consumes_and_binds_no_control_port() -> None:
 
     assert config["kv_role"] == "kv_consumer"
     assert not {"control_host", "control_port", "layerwise"} & set(config["kv_connector_extra_config"])
+
+
+@pytest.mark.parametrize("traits", [PREFILL, DECODE], ids=lambda traits: str(traits.role))
+def test_a_node_that_sends_and_receives_is_dialled_and_keeps_its_graphs(traits: RoleTraits) -> None:
+    """To vLLM it has both roles; a decode node pushes after the pass, so that it may capture whole passes."""
+    config = kv_transfer_config(launch(traits, transfer=TransferConfig(both_ways=True)))
+
+    extra = config["kv_connector_extra_config"]
+    assert (config["kv_role"], extra["role"], extra["control_port"]) == ("kv_both", traits.role, 9100)
+    assert extra.get("layerwise", False) is (traits is PREFILL)
 
 
 def test_a_control_port_can_be_named() -> None:

@@ -1,0 +1,105 @@
+"""The scheduler's sides of one engine, over one block pool: a prefill node's, a decode node's, or both.
+
+A request belongs to the side that its parameters name, an ordinary one to neither.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from baton.contracts.kv_transfer import KEY, Role
+from baton.kv_connector.handoff.metadata import DecodeReport, Step
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.telemetry.both_sides import join
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+
+class SchedulerSides:
+    """What the facade calls; at least one side is there."""
+
+    def __init__(self, role: Role, prefill: PrefillScheduler | None, decode: DecodeScheduler | None) -> None:
+        """`role`: the node's own, whose side is shown first."""
+        self.prefill = prefill
+        self.decode = decode
+        sides: list[PrefillScheduler | DecodeScheduler] = [side for side in (prefill, decode) if side is not None]
+        self._sides = sides if role == "prefill" else sides[::-1]
+        self.integrity = IntegrityCheck(self._reservations, decode.history if decode else None)
+
+    def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
+        """Name the block pool and, where vLLM hands it out, its cache manager."""
+        self.integrity.bind(pool, cache_manager)
+        for side in self._sides:
+            side.bind_pool(pool)
+
+    def set_addresses(self, addresses: list[str]) -> None:
+        """Name where our ranks are reached, for the node API."""
+        for side in self._sides:
+            side.addresses = addresses
+
+    def add_request(self, request: "Request") -> None:
+        self.integrity.request_arrived(request.request_id)
+        role = _said_role(request.kv_transfer_params)
+        if self.prefill and (role == "prefill" or self.decode is None):
+            self.prefill.add_request(request)
+        elif self.decode:
+            self.decode.add_request(request)
+
+    def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
+        return self.decode.match(request, num_computed_tokens) if self.decode else (0, False)
+
+    def allocated(
+        self, request: "Request", blocks: Sequence[Sequence["KVCacheBlock"]], num_external_tokens: int
+    ) -> None:
+        if self.decode:
+            self.decode.allocated(request, blocks, num_external_tokens)
+
+    def take_step(self, output: "SchedulerOutput") -> Step:
+        self.integrity.step_begins(output)
+        return Step(
+            prefill=self.prefill.take_step(output) if self.prefill else None,
+            decode=self.decode.take_step(output) if self.decode else None,
+        )
+
+    def update(self, finished_sending: set[str], report: DecodeReport, finished_receiving: set[str]) -> None:
+        if self.prefill:
+            self.prefill.update(finished_sending)
+        for request_id in finished_sending:
+            self.integrity.request_ended(request_id)
+        if self.decode:
+            self.decode.update(report, finished_receiving)
+
+    def finish_request(self, request: "Request", *, aborted: bool) -> bool:
+        """The engine is done with a request. Returns whether to keep its blocks until `finished_sending`."""
+        keeps_blocks = self.prefill is not None and self.prefill.finish_request(request, aborted=aborted)
+        if self.decode:
+            self.decode.finish_request(request)
+        self.integrity.request_ended(request.request_id, keeps_blocks=keeps_blocks)
+        return keeps_blocks
+
+    def has_open_reservations(self) -> bool:
+        return self.decode is not None and self.decode.has_open_reservations()
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for the node API; called from another thread."""
+        said = join([side.snapshot() for side in self._sides])
+        return said | {"totals": said["totals"] | self.integrity.totals, "both_ways": len(self._sides) > 1}
+
+    def close(self) -> None:
+        if self.decode:
+            self.decode.close()
+
+    def _reservations(self) -> Mapping[str, Sequence[int]]:
+        """Blocks that we hold references on, of either side: no request belongs to both."""
+        return {name: ids for side in self._sides for name, ids in side.reservations().items()}
+
+
+def _said_role(params: Any) -> object:
+    """Return the role that unverified parameters name; the side that is given them verifies it."""
+    fields = params.get(KEY) if isinstance(params, dict) else None
+    return fields.get("role") if isinstance(fields, dict) else None

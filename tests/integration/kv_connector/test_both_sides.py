@@ -1,0 +1,73 @@
+"""The two workers of a rank that sends and receives, as vLLM's hooks drive them; what is sent goes to its own other side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt, Step
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.worker_side.sides import WorkerSides
+from baton.kv_connector.worker_side.sync import HOST_STREAM, Handover, make_layer_sync
+from tests.support.ranks import LAYERS, Ranks
+
+PROMPT = Prompt(40, 3, b"prompt a")
+
+
+def run(sides: WorkerSides, prefill: PrefillStep) -> None:
+    """One step of vLLM's V2 runner."""
+    step = Step(prefill=prefill, decode=DecodeStep())
+    sides.void(step)
+    sides.begin_step(step)
+    for layer in range(LAYERS):
+        sides.attention_begins(f"layer.{layer}")
+        sides.layer_written(f"layer.{layer}")
+    sides.finish_forward()
+    sides.end_step()
+
+
+def test_a_decode_node_pushes_after_the_pass_and_hands_nothing_over_without_prompts(tmp_path: Path) -> None:
+    """A step that sends nothing records no event; of one that does, all layers go together, whether or not their hooks have run."""
+    with Ranks(tmp_path) as ranks:
+        sides = WorkerSides("decode", ranks.prefill, ranks.decode, pushes_layers=False)
+        handed: list[Sequence[int]] = []
+
+        def hand(handover: Handover) -> None:
+            handed.append(handover.layers)
+            ranks.prefill._sender.hand(handover)
+
+        ranks.prefill._sync = make_layer_sync("forward", LAYERS, hand, HOST_STREAM)
+        ranks.ask("a", 40, [7, 3, 4])
+        run(sides, PrefillStep())
+        before = list(handed)
+        run(sides, PrefillStep([], [], [StartedPrompt("a", "p-a", PROMPT)], [Progress("p-a", [[1, 2, 5]], 3)]))
+        run(sides, PrefillStep(holds=["p-a"]))
+        sent: set[str] = set()
+        received: set[str] = set()
+
+        def have_ended() -> bool:
+            results = sides.take_results()
+            sent.update(results.finished_sending)
+            received.update(results.finished_recving)
+            return bool(sent and received | ranks.finished)
+
+        ranks.wait_until(have_ended)
+
+    assert before == []
+    assert handed == [tuple(range(LAYERS))]
+    assert (sent, received | ranks.finished) == ({"p-a"}, {"d-a"})
+
+
+def test_a_transfer_is_cancelled_on_the_side_that_has_it(tmp_path: Path) -> None:
+    """The proxy does not say which; and both sides are shown, the node's own first."""
+    with Ranks(tmp_path) as ranks:
+        sides = WorkerSides("decode", ranks.prefill, ranks.decode, pushes_layers=False)
+        ranks.watch("b")
+        run(sides, PrefillStep(started=[StartedPrompt("a", "p-a", PROMPT)], progress=[Progress("p-a", [[1, 2, 5]], 3)]))
+
+        assert sides.cancel(["a"]) == 1
+        assert sides.cancel(["b"]) == 1
+        assert sides.cancel(["c"]) == 0
+        snapshot = sides.snapshot()
+
+    assert snapshot["control_address"] == ranks.prefill.address == sides.address
+    assert "fences" in snapshot["totals"]
+    assert snapshot["reverse"]["totals"]["cancelled"] == 1

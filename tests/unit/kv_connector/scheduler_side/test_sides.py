@@ -1,0 +1,178 @@
+"""One engine's scheduler sides over one block pool, and transfers of an answer's KV between two of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from baton.kv_connector.handoff.metadata import DecodeReport
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+
+PROMPT, ANSWER = 40, (101, 102, 103, 104, 105, 106, 107, 108, 109)  # tokens
+SENT = PROMPT + len(ANSWER) - 1
+OTHER: dict[str, Any] = {"request_id": "r2", "transfer_id": "b" * 32}
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[SchedulerSides]:
+    """A decode node's, which also sends."""
+    prefill = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, SENT + 1))
+    decode = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
+    made = SchedulerSides("decode", prefill, decode)
+    made.bind_pool(FakePool(33))
+    yield made
+    made.close()
+
+
+def allocate(sides: SchedulerSides, received: Any, blocks: int, tokens: int) -> None:
+    """Give a request its blocks, of which so many tokens are to come."""
+    assert sides.decode is not None
+    pool: Any = sides.decode._ledger.pool
+    sides.allocated(received, [pool.allocate(blocks)], tokens)
+
+
+def sent_request(**more: Any) -> Any:
+    """A prefill leg with tokens, whose request can be lengthened as vLLM's."""
+    made = request("prefill", PROMPT, start=(ANSWER,), **more)
+    return Lengthened(made)
+
+
+class Lengthened(SimpleNamespace):
+    """What vLLM keeps of a prompt in several places."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__(**vars(made), num_prompt_tokens=PROMPT, _all_token_ids=list(made.prompt_token_ids), hashed=0)
+
+    def update_block_hashes(self) -> None:
+        self.hashed = len(self._all_token_ids)
+
+
+def test_each_request_goes_to_the_side_that_its_parameters_name(sides: SchedulerSides) -> None:
+    """One that sends, one that receives, and an ordinary one."""
+    ordinary = request("decode", 40, request_id="r3")
+    ordinary.kv_transfer_params = None
+    for each in (request("prefill", 40), request("decode", 40, **OTHER), ordinary):
+        sides.add_request(each)
+
+    step = sides.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40), ("r3", [8, 9, 10], 0, 40)]))
+
+    assert step.prefill is not None
+    assert step.decode is not None
+    assert [started.request_id for started in step.prefill.started] == ["r1"]
+    assert [watched.request_id for watched in step.decode.watched] == ["r2"]
+    snapshot = sides.snapshot()
+    assert {each["request_id"]: each["role"] for each in snapshot["transfers"]} == {"r1": "prefill", "r2": "decode"}
+    assert (snapshot["totals"]["transfers"], snapshot["reverse"]["totals"]["transfers"]) == (1, 1)
+
+
+def test_parameters_that_are_not_signed_are_refused_once(sides: SchedulerSides) -> None:
+    forged = request("prefill", 40)
+    forged.kv_transfer_params["baton"]["sig"] = "0" * 64
+
+    sides.add_request(forged)
+
+    assert sides.snapshot()["refused"] == {"bad_signature": 1}
+
+
+def test_blocks_of_a_prompt_that_is_held_and_of_a_reservation_are_both_accounted_for(sides: SchedulerSides) -> None:
+    """And the check of the pool counts each step once, and forgets a request with its blocks."""
+    sent, received = request("prefill", 40), request("decode", 40, **OTHER)
+    for each in (sent, received):
+        sides.add_request(each)
+    allocate(sides, received, 3, 40)
+    sides.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+
+    assert sides.finish_request(sent, aborted=False) is True
+    assert sides.finish_request(received, aborted=True) is False
+    assert sides.has_open_reservations()
+    assert sides._reservations() == {"r2": [1, 2, 3]}
+    assert sides.integrity._live == {"r1"}
+    assert sides.integrity._begun == 1
+
+    sides.update({"r1"}, DecodeReport(closed=["r2"]), set())
+    assert not sides.integrity._live
+    assert not sides.has_open_reservations()
+
+
+def test_the_source_computes_the_answer_behind_its_prompt(sides: SchedulerSides) -> None:
+    """All but the last token, as part of the prompt, whatever the client asks for."""
+    sent = sent_request()
+    sides.add_request(sent)
+
+    step = sides.take_step(step_output(new=[("r1", [5, 6, 7], 32, SENT - 32)])).prefill
+
+    assert sent.prompt_token_ids == sent._all_token_ids == [*range(PROMPT), *ANSWER[:-1]]
+    assert (sent.num_prompt_tokens, sent.hashed, sent.max_tokens) == (SENT, SENT, 1)
+    assert step is not None
+    (started,) = step.started
+    assert (started.prompt.tokens, started.prompt.cached_tokens) == (SENT, 32)
+    assert [progress.ready_blocks for progress in step.progress] == [3]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((*ANSWER, 1), "the answer's tokens do not fit behind its prompt"),
+        ((200, 1), "the model has no such token"),
+    ],
+)
+def test_tokens_that_cannot_follow_the_prompt_give_the_transfer_up(
+    sides: SchedulerSides, answer: tuple[int, ...], reason: str
+) -> None:
+    """The decode node computes them itself."""
+    sides.add_request(request("prefill", PROMPT, start=(answer,)))
+
+    step = sides.take_step(step_output()).prefill
+
+    assert step is not None
+    assert [each.reason for each in step.abandoned] == [reason]
+
+
+def test_a_prefill_node_that_does_not_receive_sends_no_answer() -> None:
+    """It would not be asked to; it says why, and computes the prompt alone."""
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS)
+    sent = request("prefill", PROMPT, start=(ANSWER,))
+    side.add_request(sent)
+
+    (abandoned,) = side.take_step(step_output()).abandoned
+
+    assert "transfer.both_ways is off" in abandoned.reason
+    assert len(sent.prompt_token_ids) == PROMPT
+
+
+@pytest.mark.parametrize(("sent", "tokens"), [(True, SENT), (False, PROMPT)])
+def test_the_destination_asks_for_what_the_source_sends(sides: SchedulerSides, *, sent: bool, tokens: int) -> None:
+    """Without the flag the source has the prompt alone. Both sides name by one hash what is sent."""
+    received = request("decode", PROMPT, start=(ANSWER,), start_sent=sent)
+    received.structured_output_request = None
+    sides.add_request(received)
+
+    assert sides.match(received, 16) == (tokens - 16, True)
+
+    allocate(sides, received, 4, tokens - 16)
+    step = sides.take_step(step_output()).decode
+    assert step is not None
+    (reserved,) = step.reserved
+    assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 16)
+    assert len(reserved.wish.blocks[0]) == -(-tokens // BLOCK_TOKENS) - 1
+
+    source = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, SENT + 1))
+    source.add_request(sent_request() if sent else request("prefill", PROMPT))
+    (started,) = source.take_step(step_output(new=[("r1", [5, 6, 7], 0, tokens)])).started
+    assert started.prompt.prompt_hash == reserved.wish.prompt_hash
+
+
+def test_lengthening_leaves_the_servers_own_list_alone() -> None:
+    """An engine within the server's process shares it."""
+    sent = sent_request()
+    prompt = sent.prompt_token_ids
+
+    lengthen(sent, ANSWER)
+
+    assert len(prompt) == PROMPT
