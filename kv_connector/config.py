@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import LayerSyncPolicy, TransferConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret, read_secret
 from baton.kv_connector.errors import ConfigError
@@ -19,7 +19,7 @@ class ConnectorConfig:
     secret_file: Path
     weights: str  # digest of the weights' revision
     transfer: TransferConfig
-    role: Role | None = None  # of the node; see `sides.role_of`
+    role: Role = "prefill"  # of the node; the connector sets it
     control_host: str = "127.0.0.1"  # P: address that the control socket binds
     control_port: int = 0
     advertise_host: str = "127.0.0.1"  # address that peers reach this node at
@@ -49,6 +49,22 @@ class ConnectorConfig:
             )
         except (KeyError, TypeError) as exc:
             raise ConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """What this engine may be in a transfer: its sides."""
+        return frozenset(("prefill", "decode")) if self.transfer.both_ways else frozenset((self.role,))
+
+    @property
+    def receives_answers(self) -> bool:
+        """Whether what it receives is for its prefix cache alone."""
+        return self.transfer.both_ways and self.role == "prefill"
+
+    @property
+    def layer_sync(self) -> LayerSyncPolicy:
+        """When it hands layers to the sender. A decode node's step may be one captured graph, in which no layer's hook runs; and of what it sends it computes little."""
+        sends_answers = self.transfer.both_ways and self.role == "decode"
+        return "forward" if sends_answers else self.transfer.layer_sync
 
     @property
     def outcomes_path(self) -> Path:

@@ -32,9 +32,9 @@ from baton.kv_connector.handoff.metadata import DecodeReport, RankAddress, Step
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
 from baton.kv_connector.scheduler_side.scheduler_factory import make_scheduler_sides
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
-from baton.kv_connector.sides import role_of, sides_of
-from baton.kv_connector.supported import check_supported
+from baton.kv_connector.supported import check_both_ways, check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
+from baton.kv_connector.vllm_compat.node_role import role_of
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
 from baton.kv_connector.vllm_compat.versions import (
     KNOWS_FAILED_RECEIVES,
@@ -79,19 +79,22 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
         super().__init__(vllm_config, role, kv_cache_config)
-        check_engine(role_of(self._kv_transfer_config))
+        own = role_of(self._kv_transfer_config)
+        check_engine(own)
         check_supported(vllm_config, kv_cache_config)
         if vllm_config.device_config.device_type == "cpu":
             pause_instead()
         extra = self._kv_transfer_config.kv_connector_extra_config
-        self._config = ConnectorConfig.from_extra({**extra, "engine": vllm_config.parallel_config.data_parallel_index})
+        found = {"role": own, "engine": vllm_config.parallel_config.data_parallel_index}
+        self._config = ConnectorConfig.from_extra({**extra, **found})
         groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
-        self._sides = sides_of(vllm_config, self._config, groups)
-        for each in self._sides.all:
-            check_engine(each)
         if self._config.has_neighbours:
             refuse_beside(groups)
-        check_graphs(vllm_config, self._sides.layer_sync)
+        if self._config.transfer.both_ways:
+            check_both_ways(vllm_config, groups, has_neighbours=self._config.has_neighbours)
+            for each in self._config.roles:
+                check_engine(each)
+        check_graphs(vllm_config, self._config.layer_sync)
         if role is KVConnectorRole.WORKER:
             check_order(vllm_config)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
@@ -102,14 +105,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         self._status: StatusServer | None = None
         self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = make_scheduler_sides(vllm_config, self._config, kv_cache_config, self._sides)
+            self._scheduler = make_scheduler_sides(vllm_config, self._config, kv_cache_config)
 
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
         """Start the worker: the KV cache is allocated, and vLLM has settled which graphs it captures."""
-        check_graphs(self._vllm_config, self._sides.layer_sync)
-        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches, self._sides)
+        check_graphs(self._vllm_config, self._config.layer_sync)
+        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
         self._worker = made.worker
         self._introduced = RankAddress(index=made.rank, address=made.worker.address)
         path = self._config.engine_dir / f"worker-{made.rank}.sock"
@@ -197,6 +200,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         spin_again()
 
     # --- scheduler ---
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """Whether vLLM drops the tokens in flight of a request that it preempts; else they are output. Such a request's prompt is sent in neither case.
+
+        A decode node that sends too is a producer to vLLM, whose default this is: it would drop tokens of its streams.
+        """
+        return self._config.role == "prefill"
 
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         if self._scheduler is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
-from baton.kv_connector.sides import role_of
+from baton.kv_connector.vllm_compat.node_role import role_of
 from baton.kv_connector.vllm_compat.speculative import objection
 
 if TYPE_CHECKING:
@@ -47,6 +47,25 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
     _check_groups(vllm_config, groups)
 
 
+def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_neighbours: bool) -> None:
+    """Check that the KV of answers can be sent out of this engine's prefix cache.
+
+    Raises:
+        ConfigError: it cannot; the message says why.
+    """
+    reason = ""
+    if have_states(groups):
+        reason = "recurrent layers (Mamba, GDN) keep a state, which is that of the last token computed: an answer's cannot be sent while it goes on"
+    elif not vllm_config.cache_config.enable_prefix_caching:
+        reason = "the KV of answers is sent out of vLLM's prefix cache, and it is off"
+    elif has_neighbours:
+        reason = "it has not been tried with another KV connector in `beside`"
+    elif vllm_config.speculative_config is not None and vllm_config.parallel_config.pipeline_parallel_size > 1:
+        reason = "speculative decoding beside pipeline stages is not covered on a node that sends KV"
+    if reason:
+        raise ConfigError(f"transfer.both_ways cannot be had with this engine, turn it off: {reason}")
+
+
 def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
     settings = vllm_config.speculative_config
     if settings is not None and any(group.window < 0 for group in groups):
@@ -65,8 +84,7 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
     if settings is not None:
         raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
     is_cached = any(group.is_state and not group.is_single for group in groups)
-    sends = role_of(vllm_config.kv_transfer_config) == "prefill"  # with such layers a node has its own role alone
-    if is_cached and sends and not has_our_scheduler(vllm_config):
+    if is_cached and role_of(vllm_config.kv_transfer_config) == "prefill" and not has_our_scheduler(vllm_config):
         raise ConfigError(
             "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) needs the node's own scheduler: another one "
             "may end a prompt's chunks within blocks; leave out --scheduler-cls, or start with --no-enable-prefix-caching"

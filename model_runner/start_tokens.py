@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
 from baton.kv_connector.connector import BatonConnector
-from baton.kv_connector.sides import role_of
+from baton.kv_connector.vllm_compat.node_role import role_of
 from baton.model_runner.rewindable_generator import RewindableGenerator
 from baton.model_runner.runner.attribute_patch import in_place_of
 

@@ -29,7 +29,8 @@ def prompt_hash(
     Without `adapters`, which know what was loaded, and `media`, which has a digest of how images and sound are read, two nodes name a prompt
     alike even where it is not the same, and so find out at once.
     """
-    digest = blake2b(array("q", (*(request.prompt_token_ids or ()), *answer)).tobytes(), digest_size=16)
+    digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
+    digest.update(array("q", answer).tobytes())
     read = media.digest if media else b""
     for feature in request.mm_features:
         place = feature.mm_position

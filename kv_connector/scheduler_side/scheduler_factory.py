@@ -10,7 +10,6 @@ from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
-from baton.kv_connector.sides import Sides
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
 from baton.kv_connector.vllm_compat.media import media_of
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_scheduler_sides(
-    vllm_config: "VllmConfig", config: ConnectorConfig, kv_cache_config: "KVCacheConfig", sides: Sides
+    vllm_config: "VllmConfig", config: ConnectorConfig, kv_cache_config: "KVCacheConfig"
 ) -> SchedulerSides:
     secret, parallel, model = config.secret(), vllm_config.parallel_config, vllm_config.model_config
     block_tokens = block_tokens_of(vllm_config, kv_cache_config)
@@ -32,7 +31,7 @@ def make_scheduler_sides(
     sampling = sampling_digest(vllm_config) if is_ours else ""
     media = media_of(vllm_config, keeps_media=is_ours)
     prefill, decode = None, None
-    if "prefill" in sides.all:
+    if "prefill" in config.roles:
         prefill = PrefillScheduler(
             secret,
             block_tokens,
@@ -41,9 +40,9 @@ def make_scheduler_sides(
             adapters=adapters,
             media=media,
             sampling=sampling,
-            answers=ModelLimits(model.get_vocab_size(), model.max_model_len) if "decode" in sides.all else None,
+            answers=ModelLimits(model.get_vocab_size(), model.max_model_len) if config.transfer.both_ways else None,
         )
-    if "decode" in sides.all:
+    if "decode" in config.roles:
         decode = DecodeScheduler(
             config,
             secret,
@@ -56,4 +55,4 @@ def make_scheduler_sides(
             adapters=adapters,
             media=media,
         )
-    return SchedulerSides(sides.role, prefill, decode)
+    return SchedulerSides(config.role, prefill, decode)

@@ -1,4 +1,4 @@
-"""What a prefill node needs of vLLM's model runner: hooks that run, in an order that keeps I2.
+"""What a node that sends KV needs of vLLM's model runner: hooks that run, in an order that keeps I2.
 
 vLLM's V2 runner calls `handle_preemptions` after it has zeroed and copied blocks: by then P may have committed what a
 preempted prompt no longer holds. A worker class that calls it before vLLM's own `execute_model` says `voids_first`.
@@ -21,17 +21,17 @@ VOIDS_FIRST: Final = "voids_first"  # attribute of a worker class
 
 
 def check_order(vllm_config: "VllmConfig") -> None:
-    """Check that a prefill node's worker voids what a step takes away before vLLM touches it. For a worker's process.
+    """Check that the worker of a node that sends KV voids what a step takes away before vLLM touches it. For a worker's process.
 
     Raises:
         ConfigError: vLLM's V2 runner would be driven by a worker class that does not.
     """
-    if not _is_prefill(vllm_config) or not getattr(vllm_config, "use_v2_model_runner", False):
+    if not _sends(vllm_config) or not getattr(vllm_config, "use_v2_model_runner", False):
         return
     worker = vllm_config.parallel_config.worker_cls
     if not getattr(_resolve(worker), VOIDS_FIRST, False):
         raise ConfigError(
-            f"on vLLM's V2 model runner a prefill node could send blocks that have been zeroed, since the worker class {worker} "
+            f"on vLLM's V2 model runner a node that sends KV could send blocks that have been zeroed, since the worker class {worker} "
             "does not tell the connector of preemptions first: use --worker-cls baton.model_runner.cuda.EngineWorker (on an NPU "
             "baton.model_runner.npu.EngineWorker), or set VLLM_USE_V2_MODEL_RUNNER=0"
         )
@@ -43,7 +43,7 @@ def check_graphs(vllm_config: "VllmConfig", layer_sync: str) -> None:
     Raises:
         ConfigError: the forward pass, some steps of it or its attention would be captured in graphs.
     """
-    if not _is_prefill(vllm_config) or layer_sync == "forward":
+    if not _sends(vllm_config) or layer_sync == "forward":
         return
     graphs = vllm_config.compilation_config
     mode = graphs.cudagraph_mode
@@ -62,7 +62,7 @@ def check_graphs(vllm_config: "VllmConfig", layer_sync: str) -> None:
         )
 
 
-def _is_prefill(vllm_config: "VllmConfig") -> bool:
+def _sends(vllm_config: "VllmConfig") -> bool:
     return bool(vllm_config.kv_transfer_config and vllm_config.kv_transfer_config.is_kv_producer)
 
 

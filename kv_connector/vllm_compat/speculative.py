@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.vllm_compat.node_role import role_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -27,7 +28,8 @@ def objection(vllm_config: "VllmConfig") -> str:
     settings = vllm_config.speculative_config
     if settings is None:
         return ""
-    if vllm_config.kv_transfer_config.is_kv_producer and vllm_config.parallel_config.pipeline_parallel_size > 1:
+    role = role_of(vllm_config.kv_transfer_config)
+    if role == "prefill" and vllm_config.parallel_config.pipeline_parallel_size > 1:
         # vLLM then calls `wait_for_save` in the last stage alone: the others would never hand over all of their layers
         return "speculative decoding on a prefill node of several pipeline stages is not covered: give it to the decode node"
     if settings.method in WITHOUT_LAYERS:

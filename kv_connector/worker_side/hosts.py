@@ -13,7 +13,6 @@ from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_endpoints import FAR_SUFFIX, Door, IpcEndpoint, TcpEndpoint
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.sides import role_of
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
@@ -67,11 +66,10 @@ def settings_of(vllm_config: "VllmConfig", config: ConnectorConfig) -> dict[str,
     from vllm import __version__
 
     fingerprint = to_plain(fingerprint_of(vllm_config, config.weights))
-    assert vllm_config.kv_transfer_config is not None  # we are the connector
     scheduler = vllm_config.scheduler_config
     return {
         **{name: str(value) for name, value in fingerprint.items() if name not in _OF_A_STAGE},
-        "role": role_of(vllm_config.kv_transfer_config),
+        "role": config.role,
         "protocol": str(PROTOCOL_VERSION),
         "vllm": __version__,
         "transfer": str(config.transfer),

@@ -93,7 +93,7 @@ class PrefillWorker:
         )
         self._digests: DigestThread[ProducerTransfer] = DigestThread(digests, self._digested, enter_device)
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
-        self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
+        self._sync = make_layer_sync(config.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S, refusals=self._refusals)
         port = config.port_of_rank(introduction.index, introduction.grid.ranks)
         bound = self._loop.listen(config.control_host, port, secret)

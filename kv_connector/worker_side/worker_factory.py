@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.layout.groups import block_tokens_of
 from baton.kv_connector.protocol.messages import Rank
-from baton.kv_connector.sides import Sides
 from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
@@ -48,7 +48,6 @@ def make_worker(
     config: ConnectorConfig,
     kv_cache_config: "KVCacheConfig",
     kv_caches: "Mapping[str, KVCache]",
-    sides: Sides,
 ) -> Made:
     """Make the worker of this rank.
 
@@ -76,8 +75,8 @@ def make_worker(
     fingerprint = fingerprint_of(vllm_config, config.weights, block_tokens=block_tokens)
     incarnation = secrets.randbits(63) | 1  # never 0
     introduction = RankDescriptor(
-        f"{sides.role} node {config.advertise_host}",
-        sides.role,
+        f"{config.role} node {config.advertise_host}",
+        config.role,
         rank_of(vllm_config),
         fingerprint,
         caches,
@@ -85,48 +84,37 @@ def make_worker(
     )
     enter_device = _entry_of(device)
     stream = recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches)))
-    common: Any = {
-        "secret": config.secret(),
-        "incarnation": incarnation,
-        "enter_device": enter_device,
-    }
 
-    def engines() -> MooncakeFactory:
-        return MooncakeFactory(
-            host=config.data_host,
-            protocol=config.transfer.protocol,
-            max_in_flight=config.transfer.in_flight_max_descriptors,
-            ports=PortMemory(shared_path()),
-            enter_device=enter_device,
-        )
+    def common(side: Role) -> dict[str, Any]:
+        """What either side is made with; of what has a state, each has its own."""
+        return {
+            "config": config,
+            "secret": config.secret(),
+            "introduction": replace(introduction, role=side),
+            "engines": MooncakeFactory(
+                host=config.data_host,
+                protocol=config.transfer.protocol,
+                max_in_flight=config.transfer.in_flight_max_descriptors,
+                ports=PortMemory(shared_path()),
+                enter_device=enter_device,
+            ),
+            "incarnation": incarnation,
+            "digests": RegionDigests(tensors, caches.regions),
+            "enter_device": enter_device,
+        }
 
     prefill, decode = None, None
-    if "prefill" in sides.all:
-        prefill = PrefillWorker(
-            config=replace(config, transfer=replace(config.transfer, layer_sync=sides.layer_sync)),
-            introduction=replace(introduction, role="prefill"),
-            engines=engines(),
-            stream=stream,
-            digests=RegionDigests(tensors, caches.regions),
-            **common,
-        )
-    if "decode" in sides.all:
-        decode = DecodeWorker(
-            config=config,
-            introduction=replace(introduction, role="decode"),
-            engines=engines(),
-            record=stream.record,
-            device=default_stream(device),
-            digests=RegionDigests(tensors, caches.regions),
-            **common,
-        )
-    worker = WorkerSides(sides.role, prefill, decode, pushes_layers=sides.pushes_layers)
+    if "prefill" in config.roles:
+        prefill = PrefillWorker(stream=stream, **common("prefill"))
+    if "decode" in config.roles:
+        decode = DecodeWorker(record=stream.record, device=default_stream(device), **common("decode"))
+    worker = WorkerSides(config.role, prefill, decode, pushes_layers=config.layer_sync != "forward")
     described = {
         "incarnation": f"{incarnation:016x}",
         "fingerprint": to_plain(fingerprint),
         "regions": [to_plain(region.to_info()) for region in caches.regions],
         "num_blocks": num_blocks,
-        "layer_sync": resolve_layer_sync(sides.layer_sync, device.type),
+        "layer_sync": resolve_layer_sync(config.layer_sync, device.type),
     }
     return Made(worker, introduction.index, lambda: described | worker.snapshot())
 

@@ -1,6 +1,8 @@
 """vLLM's own scheduler as a node's engine has it, with its own block pool and our connector; a test plays the workers."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -24,12 +26,17 @@ SECRET = "a secret for these tests, long enough"
 SHAPE: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
 
 
-def engine_config(folder: Path, kv_role: Literal["kv_producer", "kv_consumer"], **more: Any) -> VllmConfig:
-    """Return the configuration of a node's engine; `more` as vLLM's flags have it."""
+def engine_config(
+    folder: Path,
+    kv_role: Literal["kv_producer", "kv_consumer", "kv_both"],
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
+) -> VllmConfig:
+    """Return the configuration of a node's engine; `settings` of our connector, `more` as vLLM's flags have it."""
     secret_file = folder / "secret"
     secret_file.write_text(SECRET)
     secret_file.chmod(0o600)
-    extra = {"runtime_dir": str(folder), "secret_file": str(secret_file), "weights": "w", "transfer": {}}
+    extra = {"runtime_dir": str(folder), "secret_file": str(secret_file), "weights": "w", "transfer": {}, **settings}
     flags: dict[str, Any] = {
         "model": str(WEIGHTS),
         "enforce_eager": True,

@@ -59,7 +59,6 @@ FLOORS: dict[str, list[str]] = {
         "handoff",
         "engine",
         "config",
-        "sides",
         "worker_side",
         "scheduler_side",
         "metrics",

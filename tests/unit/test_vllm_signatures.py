@@ -41,6 +41,7 @@ SINCE = {
     "main": "0.29.0",  # of the server's entry, which was a script
     "scheduler": "0.30.0",  # of OffloadingConnector, which is refused beside ours but with 0.32
     "use_replayssm": "0.28.0",
+    "requires_kv_delivery": "0.28.0",  # before, vLLM drops no token in flight
     **dict.fromkeys(("prefix_match_unit", "supports_divergent_local_hybrid_hits"), "0.28.0"),
 }
 UNTIL = {"calculate_kv_scales": "0.28.0", "routed_experts_initialized": "0.31.0"}  # the first without

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt, Step
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM, Handover, make_layer_sync
 from tests.support.ranks import LAYERS, Ranks
+from tests.support.schedulers import engine_config, scheduler_of
 
 PROMPT = Prompt(40, 3, b"prompt a")
 
@@ -71,3 +75,18 @@ def test_a_transfer_is_cancelled_on_the_side_that_has_it(tmp_path: Path) -> None
     assert snapshot["control_address"] == ranks.prefill.address == sides.address
     assert "fences" in snapshot["totals"]
     assert snapshot["reverse"]["totals"]["cancelled"] == 1
+
+
+@pytest.mark.parametrize(("role", "drops"), [("prefill", True), ("decode", False)])
+def test_a_decode_nodes_preempted_streams_keep_their_tokens_in_flight(
+    tmp_path: Path, role: str, *, drops: bool
+) -> None:
+    """It is a producer to vLLM, whose preempted requests are computed again; a node's own streams are not sent."""
+    settings = {"role": role, "transfer": {"both_ways": True}}
+    scheduler = scheduler_of(engine_config(tmp_path, "kv_both", settings), blocks=8)
+    connector: Any = scheduler.connector
+
+    assert connector._scheduler.prefill is not None
+    assert connector._scheduler.decode is not None
+    assert scheduler.requires_kv_delivery is drops
+    connector.shutdown()

@@ -27,6 +27,16 @@ def test_settings_survive_the_way_through_vllm() -> None:
     assert config.transfer == TRANSFER
 
 
+def test_a_node_has_its_roles_side_or_both() -> None:
+    """A decode node that sends hands layers over after the pass: it may have been captured whole."""
+    for role in ("prefill", "decode"):
+        one = ConnectorConfig.from_extra(EXTRA | {"role": role})
+        both = ConnectorConfig.from_extra(EXTRA | {"role": role, "transfer": {"both_ways": True}})
+
+        assert (one.roles, one.layer_sync) == ({role}, "auto")
+        assert (both.roles, both.layer_sync) == ({"prefill", "decode"}, "auto" if role == "prefill" else "forward")
+
+
 def test_an_unknown_key_is_named() -> None:
     """Nothing is ignored silently."""
     with pytest.raises(ConfigError, match="control_prot"):

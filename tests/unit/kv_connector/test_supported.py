@@ -1,5 +1,6 @@
 """What is refused at start, with the reason."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.layout.groups import CACHED_STATES, ONE_GROUP, Group
+from baton.kv_connector.layout.groups import STATE as STATE_ALONE
 from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER
-from baton.kv_connector.supported import check_supported
+from baton.kv_connector.supported import check_both_ways, check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
 CHUNKED = ChunkedLocalAttentionSpec(
@@ -29,6 +32,7 @@ def engine(
     is_producer: bool = False,
     scheduler: str = MAKE_SCHEDULER,
     role: str | None = None,
+    caches: bool = True,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -50,7 +54,11 @@ def engine(
             is_kv_producer=is_producer, kv_connector_extra_config={"role": role} if role else {}
         ),
         cache_config=SimpleNamespace(
-            block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay, prefix_match_unit=unit
+            block_size=16,
+            calculate_kv_scales=own_scales,
+            use_replayssm=replay,
+            prefix_match_unit=unit,
+            enable_prefix_caching=caches,
         ),
     )
 
@@ -71,9 +79,41 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
-def test_a_decode_node_that_is_to_send_too_takes_cached_states() -> None:
-    """To vLLM it is a producer; with recurrent layers it sends nothing, and takes them as any decode node."""
+def test_a_producer_to_vllm_may_be_a_decode_node() -> None:
+    """One that stands beside other connectors is both: it may have another scheduler."""
     check_supported(engine(is_producer=True, role="decode", scheduler="their.Scheduler"), groups(FULL, CACHED))
+
+
+def test_answers_are_sent_out_of_a_prefix_cache_of_blocks() -> None:
+    """Windows and several groups are in it as ever."""
+    check_both_ways(engine(), ONE_GROUP, has_neighbours=False)
+    check_both_ways(engine(), (Group(), Group(window=64)), has_neighbours=False)
+    check_both_ways(engine(pipeline_parallel_size=2), ONE_GROUP, has_neighbours=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "of", "beside", "words"),
+    [
+        (engine(), (Group(), CACHED_STATES), False, "recurrent layers (Mamba, GDN) keep a state"),
+        (engine(), (STATE_ALONE,), False, "recurrent layers (Mamba, GDN) keep a state"),
+        (engine(caches=False), ONE_GROUP, False, "sent out of vLLM's prefix cache, and it is off"),
+        (engine(), ONE_GROUP, True, "another KV connector in `beside`"),
+        (
+            engine(speculative=SimpleNamespace(method="ngram"), pipeline_parallel_size=2),
+            ONE_GROUP,
+            False,
+            "speculative decoding beside pipeline stages",
+        ),
+    ],
+)
+def test_engines_that_cannot_send_answers_are_refused_by_name(
+    config: Any, of: Sequence[Group], *, beside: bool, words: str
+) -> None:
+    """A node with `both_ways` has both sides or does not start: it says so by its setting, before the engine is there."""
+    with pytest.raises(ConfigError, match=r"transfer\.both_ways .* turn it off") as refused:
+        check_both_ways(config, of, has_neighbours=beside)
+
+    assert words in str(refused.value)
 
 
 def test_an_mtp_drafter_is_supported_beside_groups() -> None:

@@ -29,7 +29,7 @@ def engine(
     return SimpleNamespace(
         compilation_config=SimpleNamespace(static_forward_context=dict.fromkeys(layers)),
         speculative_config=speculative if method else None,
-        kv_transfer_config=SimpleNamespace(is_kv_producer=prefill),
+        kv_transfer_config=SimpleNamespace(is_kv_producer=prefill, kv_connector_extra_config={}),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
         model_config=SimpleNamespace(get_num_layers=lambda parallel: 4 if parallel.pipeline_parallel_size == 1 else 2),
         **younger,

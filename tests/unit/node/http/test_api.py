@@ -131,7 +131,7 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
 
 
 async def test_a_node_that_sends_and_receives_says_so_if_its_connector_does() -> None:
-    """It may have been asked to, and be unable to: its connector knows."""
+    """An older connector says nothing."""
     unable = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": False})))
     able = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": True})))
 
