@@ -85,9 +85,9 @@ class MooncakeFactory:
             protocol: Mooncake's transport; any of its devices.
             max_in_flight: Writes in flight per target, over all pushes.
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
-            ports: Ports that receivers must not get, those of processes before this one included; a sender that was
-                stopped in the middle of a push may still write to them. New ones are added, and once more
-                when their receiver is closed. `None`: those of this factory alone.
+            ports: Ports that engines must not get, those of processes before this one included; a sender that was
+                stopped in the middle of a push may still write to them. A new receiver's are added, and once more
+                when it is closed. `None`: those of this factory alone.
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
 
         Raises:
@@ -103,7 +103,8 @@ class MooncakeFactory:
         self._made: list[MooncakeSender | MooncakeReceiver] = []
 
     def sender(self, spans: Sequence[Span]) -> MooncakeSender:
-        engine, _ = self._start()
+        """See `EngineFactory.sender`. It listens too, and its memory can be written to: it gets none of a receiver's late writes."""
+        engine, _ = self._start_elsewhere()
         sender = MooncakeSender(
             engine,
             self._register(engine, spans),
@@ -115,31 +116,34 @@ class MooncakeFactory:
         return sender
 
     def receiver(self, spans: Sequence[Span]) -> MooncakeReceiver:
-        """See `EngineFactory.receiver`. It gets none of the ports that receivers of this machine had last."""
-        drawn_from = port_range()
-        for _ in range(_ATTEMPTS):
-            engine, announced = self._start()
-            ports = {engine.get_rpc_port(), announced.data_port} - {0}
-            if self._protocol == "tcp" and announced.tcp_version < 2:
-                raise EngineError("this Mooncake speaks TCP protocol 1, which acknowledges writes too early; update it")
-            if ports & self._ports.recent():
-                del engine
-                continue
-            self._register(engine, spans)
-            remember = partial(self._ports.add, ports, len(drawn_from) // _KEPT_SHARE)
-            remember()
-            receiver = MooncakeReceiver(engine, self._session(engine), remember)
-            living = [one for one in self._made if isinstance(one, MooncakeSender) or not one.is_gone]
-            self._made = [*living, receiver]
-            return receiver
-        raise EngineError(
-            f"no port for a receiving engine in {_ATTEMPTS} attempts: {len(self._ports.recent())} of the {len(drawn_from)} "
-            f"from {drawn_from.start} on (MC_MIN_RPC_PORT, MC_MAX_RPC_PORT) were used by others lately"
-        )
+        """See `EngineFactory.receiver`."""
+        engine, announced = self._start_elsewhere()
+        if self._protocol == "tcp" and announced.tcp_version < 2:
+            raise EngineError("this Mooncake speaks TCP protocol 1, which acknowledges writes too early; update it")
+        self._register(engine, spans)
+        remember = partial(self._ports.add, _ports_of(engine, announced), len(port_range()) // _KEPT_SHARE)
+        remember()
+        receiver = MooncakeReceiver(engine, self._session(engine), remember)
+        living = [one for one in self._made if isinstance(one, MooncakeSender) or not one.is_gone]
+        self._made = [*living, receiver]
+        return receiver
 
     def close(self) -> None:
         while self._made:
             self._made.pop().close()
+
+    def _start_elsewhere(self) -> tuple[Any, Announcement]:
+        """Start an engine that has none of the ports that receivers of this machine had last."""
+        for _ in range(_ATTEMPTS):
+            engine, announced = self._start()
+            if not _ports_of(engine, announced) & self._ports.recent():
+                return engine, announced
+            del engine
+        drawn_from = port_range()
+        raise EngineError(
+            f"no port for an engine in {_ATTEMPTS} attempts: {len(self._ports.recent())} of the {len(drawn_from)} "
+            f"from {drawn_from.start} on (MC_MIN_RPC_PORT, MC_MAX_RPC_PORT) were used by others lately"
+        )
 
     def _start(self) -> tuple[Any, Announcement]:
         from mooncake.engine import TransferEngine
@@ -167,3 +171,7 @@ class MooncakeFactory:
     def _session(self, engine: Any) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{engine.get_rpc_port()}"
+
+
+def _ports_of(engine: Any, announced: Announcement) -> set[int]:
+    return {engine.get_rpc_port(), announced.data_port} - {0}

@@ -111,9 +111,7 @@ def test_running_out_of_ports_is_said(memory: Any, monkeypatch: pytest.MonkeyPat
     ports = PortMemory()
     ports.add(range(1, 65536), keep=65536)
 
-    with pytest.raises(
-        EngineError, match="no port for a receiving engine in 2 attempts: 65535 of the 2001 from 15000 on"
-    ):
+    with pytest.raises(EngineError, match="no port for an engine in 2 attempts: 65535 of the 2001 from 15000 on"):
         MooncakeFactory(host="127.0.0.1", ports=ports).receiver(spans(memory))
 
 

@@ -137,6 +137,21 @@ def test_after_5000_fences_every_engine_has_been_made(native: type[Native]) -> N
     assert len(factory._made) == 1
 
 
+def test_a_sender_gets_no_port_that_a_receiver_had(native: type[Native]) -> None:
+    """It listens too, and its KV cache can be written to there: by a push that was paused before the receiver's process ended."""
+    ports = PortMemory()
+    factory = MooncakeFactory(host="127.0.0.1", ports=ports)
+    native.random = random.Random(7)
+    factory.sender([(0, 64)])
+    ports.add(native.living, keep=100)
+    native.living, native.random = set(), random.Random(7)  # the next one would draw the same
+
+    factory.sender([(0, 64)])
+
+    assert native.living
+    assert not native.living & ports.recent()
+
+
 def test_the_ports_of_an_engine_that_lived_long_count_as_used_when_it_ends(native: type[Native]) -> None:
     """Until then peers write to them."""
     ports = PortMemory()
