@@ -52,13 +52,18 @@ class _Scheduler(msgspec.Struct):
 
 
 def families(
-    role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any], refused: Mapping[str, int] | None = None
+    role: Role,
+    scheduler: Mapping[str, Any],
+    worker: Mapping[str, Any],
+    refused: Mapping[str, int] | None = None,
+    *,
+    both_ways: bool = False,
 ) -> list[Metric]:
     """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
 
     A node that sends and receives shows those of both roles; what both count in one family is added up.
 
-    `refused`: what was turned away before it reached scheduler or worker, by kind.
+    `refused`: what was turned away before it reached scheduler or worker, by kind. `both_ways`: what such a node shows, whatever the snapshots hold.
 
     Raises:
         msgspec.ValidationError: not a snapshot of this version's connector.
@@ -72,8 +77,9 @@ def families(
     )
     pool = msgspec.convert(scheduler, _Scheduler)
     own = _of_prefill(rank) if role == "prefill" else _of_decode(pool, rank)
-    if pool.reverse is not None and rank.reverse is not None:
-        other = _of_decode(pool.reverse, rank.reverse) if role == "prefill" else _of_prefill(rank.reverse)
+    if both_ways or rank.reverse is not None:
+        reverse = rank.reverse or _Worker()
+        other = _of_decode(pool.reverse or _Scheduler(), reverse) if role == "prefill" else _of_prefill(reverse)
         own = _together(own, other)
     counts = added_up(pool.refused, rank.refused, refused or {})
     kinds = {kind.value: counts.get(kind, 0) for kind in Refused}

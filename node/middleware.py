@@ -78,7 +78,8 @@ class NodeMiddleware:
         self._outcomes = Outcomes(settings.runtime_dir)
         self._connector = ConnectorClient(settings.runtime_dir, settings.secret)
         self._refusals = Refusals(logger)
-        self._metrics = ConnectorMetrics(settings.role, self._connector, self._refusals)
+        both_ways = len(settings.roles) > 1
+        self._metrics = ConnectorMetrics(settings.role, self._connector, self._refusals, both_ways=both_ways)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._connector)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)

@@ -29,9 +29,16 @@ class ConnectorMetrics(Collector):
     """Shows what the connector counts."""
 
     def __init__(
-        self, role: Role, connector: ConnectorClient, refusals: Refusals, registry: CollectorRegistry = REGISTRY
+        self,
+        role: Role,
+        connector: ConnectorClient,
+        refusals: Refusals,
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        both_ways: bool = False,
     ) -> None:
         self._role = role
+        self._both_ways = both_ways
         self._connector = connector
         self._refusals = refusals
         self._registry = registry
@@ -53,7 +60,7 @@ class ConnectorMetrics(Collector):
         is_silent = False
         try:
             snapshots = await self._connector.both()
-            found = families(self._role, *snapshots, self._refusals.snapshot())
+            found = families(self._role, *snapshots, self._refusals.snapshot(), both_ways=self._both_ways)
         except (NoAnswerError, msgspec.ValidationError) as exc:
             is_silent = isinstance(exc, ConnectorSilentError)
         _scraped.set([*found, *_health(is_up=bool(found), is_silent=is_silent), *await self._of_runner()])
@@ -66,7 +73,11 @@ class ConnectorMetrics(Collector):
             return []
 
     def describe(self) -> Sequence[Metric]:
-        return [*families(self._role, {}, {}), *_health(is_up=False, is_silent=False), *runner_families({})]
+        return [
+            *families(self._role, {}, {}, both_ways=self._both_ways),
+            *_health(is_up=False, is_silent=False),
+            *runner_families({}),
+        ]
 
     def collect(self) -> Sequence[Metric]:
         """What this task's scrape has fetched; nothing for anybody else who reads the registry."""

@@ -143,6 +143,7 @@ def test_a_node_that_sends_and_receives_shows_both_sides() -> None:
     found = samples("decode", scheduler, worker)
     metrics = families("decode", scheduler, worker)
 
+    assert [metric.name for metric in metrics] == [each.name for each in families("decode", {}, {}, both_ways=True)]
     assert len({metric.name for metric in metrics}) == len(metrics)
     assert found["baton_transfers_total{outcome=loaded}"] == 7
     assert found["baton_transfers_total{outcome=committed}"] == 5
