@@ -56,6 +56,11 @@ class FanOut:
         if request_id not in self._holding:  # else its flows are still to let go
             self._forget(request_id)
 
+    def give_up(self, request_id: str, reason: str, now: float) -> None:
+        """A held request's blocks are wanted back, from those flows that no decode rank has reserved for."""
+        for part in self._parts(request_id):
+            self._producer.give_up(part, reason, now)
+
     def hold(self, request_id: str, now: float) -> None:
         """The request has finished; its blocks are kept until `released` names it."""
         parts = self._parts(request_id)

@@ -69,6 +69,7 @@ class PrefillStep:
     started: list[StartedPrompt] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     holds: list[str] = field(default_factory=list)  # finished requests whose blocks wait for `finished_sending`
+    unfetched: list[str] = field(default_factory=list)  # of these, given up unless a decode rank has reserved
 
 
 class Watched(NamedTuple):

@@ -17,6 +17,7 @@ class Prompt(NamedTuple):
     cached_tokens: int = 0  # of them, found in our own prefix cache
     shards: int = 1  # ranks of ours from which the decode rank takes its part, as far as we know
     samples: bool = False  # this rank will say what the first token is, and COMMIT waits for it
+    is_answer: bool = False  # its end is an answer's tokens, which can be computed elsewhere: not held for long
 
 
 class Progress(NamedTuple):

@@ -166,6 +166,12 @@ class Producer:
         if transfer := self._by_request(request_id):
             self._end(transfer, reason, now)
 
+    def give_up(self, request_id: str, reason: str, now: float) -> None:
+        """The source blocks are wanted back (I5). With a reservation they come back soon in any case."""
+        transfer = self._by_request(request_id)
+        if transfer is not None and transfer.reservation is None:
+            self._end(transfer, reason, now)
+
     def abandon(self, transfer_id: str, reason: str, now: float) -> None:
         """The prompt will never start here: the decode node that waits for it is told. One that has started is another request's."""
         if transfer_id in self.tombstones:
@@ -387,7 +393,7 @@ class Producer:
             self._count(refusal)
             return
         transfer = self._own(decode, transfer_id, now)
-        if transfer.held_since is not None:
+        if transfer.held_since is not None and not (transfer.prompt and transfer.prompt.is_answer):
             transfer.held_since = now  # a decode rank that says it will ask keeps the prompt alive
         if transfer.prompt is not None:
             self._send(decode, Started(transfer_id=transfer_id, tokens=transfer.prompt.tokens))

@@ -83,7 +83,7 @@ class DecodeScheduler:
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
         self._siblings = SharedPrompts(can_share=has_prefix_cache and not have_states(groups))  # states are not cached
-        self._stalls = Stalls(STALLED_S)
+        self._stalls, self.lacking = Stalls(STALLED_S), 0  # blocks, in a standstill that no reservation ends
         self._ledger = ReservationLedger(grid.ranks)
         self.reservations = self._ledger.reservations
         self.history = BlockHistory()
@@ -147,7 +147,7 @@ class DecodeScheduler:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
         tokens, is_remote = self._match(request, num_computed_tokens)
         if tokens is not None:
-            self._stalls.asked(request.request_id, self._blocks_for(request.num_prompt_tokens - num_computed_tokens))
+            self._stalls.asked(request.request_id, self._blocks_for(request.num_tokens - num_computed_tokens))
         return tokens, is_remote
 
     def _match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
@@ -218,8 +218,8 @@ class DecodeScheduler:
             self._siblings.scheduled(request_id, computed)
         now = time.monotonic()
         self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], now)
-        if needed := self._stalls.step_ends(computes=bool(output.num_scheduled_tokens), now=now):
-            self._make_room(needed)
+        needed = self._stalls.step_ends(computes=bool(output.num_scheduled_tokens), now=now)
+        self.lacking = self._make_room(needed) if needed else 0
         step, self._step = self._step, DecodeStep()
         return step
 
@@ -242,8 +242,7 @@ class DecodeScheduler:
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
 
-        The engine must keep stepping then, even with no request left: a step is what gives the blocks back, through
-        quarantine too, which `quarantine_max_s` bounds.
+        The engine must keep stepping then, even with no request left: a step gives the blocks back, at the latest after `quarantine_max_s`.
         """
         return len(self._ledger) > 0
 
@@ -282,16 +281,16 @@ class DecodeScheduler:
         self._idle_sleep.stop()
 
     def _may_reserve(self, tracked: Tracked, missing: int) -> bool:
-        """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""
-        pool = self._ledger.pool
-        left = pool.get_num_free_blocks() - self._blocks_for(missing)
-        return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
+        """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8), and for no answer: vLLM admits nothing behind it."""
+        pool, share = self._ledger.pool, self._config.transfer.early_reserve_share
+        early = pool.get_num_free_blocks() - self._blocks_for(missing) >= share * pool.num_gpu_blocks
+        return early or (tracked.started and not self._config.receives_answers)
 
     def _blocks_for(self, tokens: int) -> int:
         return sum(group.blocks_of(tokens, self._block_tokens) for group in self._groups)
 
-    def _make_room(self, needed: int) -> None:
-        """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts."""
+    def _make_room(self, needed: int) -> int:
+        """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts. Returns what is lacking still."""
         short = needed - self._ledger.pool.get_num_free_blocks()
         coming = sum(
             self._ledger.blocks_held(request_id)
@@ -303,6 +302,7 @@ class DecodeScheduler:
             if short > 0 and tracked.state is State.RESERVED and not tracked.started:
                 short -= self._ledger.blocks_held(request_id)
                 self._recompute(request_id, tracked, NOT_STARTED)
+        return max(0, short)
 
     def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
         """Return a block table by place; a single block stands for the last token received."""

@@ -57,6 +57,7 @@ class _Tracked:
     logprobs: int | None  # of the first token, which D starts with; None: D samples it
     answer_tokens: int  # at its end, which have been put behind the client's prompt
     state: _State = _State.QUEUED
+    is_given_up: bool = False  # unless a decode rank has reserved
 
 
 class PrefillScheduler:
@@ -168,6 +169,17 @@ class PrefillScheduler:
         self._prompts.pop(tracked.transfer_id, None)
         return False
 
+    def make_room(self, blocks: int) -> None:
+        """Give up finished prompts that no decode rank has reserved for, the newest first, until so many blocks will be free, as far as we know (I5).
+
+        For a node that receives too: what it is to receive may be held by one that lacks room for what is held here.
+        """
+        for request_id, tracked in reversed(self._held.items()):
+            if blocks > 0 and not tracked.is_given_up:
+                self._step.unfetched.append(request_id)
+                tracked.is_given_up = True
+                blocks -= tracked.blocks
+
     def update(self, finished_sending: set[str]) -> None:
         """The workers let go of these requests' blocks."""
         for request_id in finished_sending:
@@ -232,7 +244,13 @@ class PrefillScheduler:
         else:
             if tracked.answer_tokens:
                 bill_prompt_alone(tracked.request, tracked.tokens - tracked.answer_tokens)
-            prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
+            prompt = Prompt(
+                tracked.tokens,
+                tracked.blocks,
+                tracked.prompt_hash,
+                cached_tokens,
+                is_answer=tracked.answer_tokens > 0,
+            )
             started = StartedPrompt(
                 tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids, tracked.logprobs
             )

@@ -61,10 +61,10 @@ class SchedulerSides:
 
     def take_step(self, output: "SchedulerOutput") -> Step:
         self.integrity.step_begins(output)
-        return Step(
-            prefill=self.prefill.take_step(output) if self.prefill else None,
-            decode=self.decode.take_step(output) if self.decode else None,
-        )
+        decode = self.decode.take_step(output) if self.decode else None
+        if self.prefill and self.decode and self.decode.lacking:
+            self.prefill.make_room(self.decode.lacking)
+        return Step(prefill=self.prefill.take_step(output) if self.prefill else None, decode=decode)
 
     def update(self, finished_sending: set[str], report: DecodeReport, finished_receiving: set[str]) -> None:
         if self.prefill:

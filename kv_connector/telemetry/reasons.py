@@ -13,7 +13,10 @@ _PHRASES: Final = (
     ("peer_lost", ("does not answer", "restarted", "fell silent")),
     ("push_failed", ("a push failed",)),
     ("fenced", ("engine was fenced",)),
-    ("prefill_lost", ("preempted", "aborted", "forward pass failed", "device failed", "no decode node asked")),
+    (
+        "prefill_lost",
+        ("preempted", "aborted", "forward pass failed", "device failed", "no decode node asked", "stood still"),
+    ),
     ("mismatch", ("different prompts", "does not fit the prompt", "another prompt", "not the KV that was sent")),
     ("ranks", ("the proxy takes this node for", "the proxy names", "prefill ranks pushed", "divides this rank's KV")),
 )

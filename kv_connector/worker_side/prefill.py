@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
+NOT_FETCHED = "the prefill node stood still for want of blocks, and no decode node had room for what this prompt has"
 MAX_DESCRIBED = 1_000  # transfers in a snapshot: it is made under the lock that the model thread needs
 
 
@@ -138,7 +139,7 @@ class PrefillWorker:
             self._give_up_step()
         self.void(step)
         self._prompts, self._attending = step.progress, None
-        if step.abandoned or step.started or step.progress or step.holds:
+        if step.abandoned or step.started or step.progress or step.holds or step.unfetched:
             now = time.monotonic()
             with self._lock:
                 for transfer_id, reason, grids in step.abandoned:
@@ -151,6 +152,8 @@ class PrefillWorker:
                 for request_id in step.holds:
                     self._awaited.pop(request_id, None)
                     self._fan_out.hold(request_id, now)
+                for request_id in step.unfetched:
+                    self._fan_out.give_up(request_id, NOT_FETCHED, now)
                 for request_id, reason in step.voids:  # one that began in this step, too
                     self._awaited.pop(request_id, None)
                     self._fan_out.void(request_id, reason, now)

@@ -48,8 +48,15 @@ MUTATIONS: Final = [
         ("ok = commit is not None and not reason", "ok = commit is not None"),
     ),
     *_of(
+        "kv_connector/engine/mooncake.py",
+        f"{UNIT}/kv_connector/engine/test_port_memory.py",
+        ("engine, _ = self._start_elsewhere()", "engine, _ = self._start()"),
+    ),
+    *_of(
         "kv_connector/handoff/producer.py",
         f"{UNIT}/kv_connector/handoff",
+        (" and transfer.reservation is None:", ":"),
+        (" and not (transfer.prompt and transfer.prompt.is_answer)", ""),
         (
             "        if transfer_id in self.tombstones:\n            return\n        transfer = self._find_or_create(transfer_id, now)\n        if transfer.prompt is not None:\n            return",
             "        transfer = self._find_or_create(transfer_id, now)\n        if transfer.prompt is not None:\n            return",
@@ -126,6 +133,7 @@ MUTATIONS: Final = [
         f"{UNIT}/kv_connector/test_scheduler_prefill.py {UNIT}/kv_connector/test_scheduler_groups.py {UNIT}/kv_connector/test_scheduler_states.py {UNIT}/kv_connector/scheduler_side",
         ("ready = computed_tokens // self._block_tokens ", "ready = -(-computed_tokens // self._block_tokens) "),
         ("tracked.state is _State.COMPLETE and not aborted", "tracked.state is _State.COMPLETE"),
+        (" and not tracked.is_given_up", ""),
         ("            if known != prompt: ", "            if False: "),
         ('if transfer_id != params.transfer_id else ""', 'if params.several else ""'),
         ("        for request_id in output.preempted_req_ids or ():\n", "        for request_id in ():\n"),
@@ -452,6 +460,7 @@ MUTATIONS: Final = [
         f"{UNIT}/kv_connector/scheduler_side/test_sides.py",
         ("for side in self._sides for name", "for side in self._sides[1:] for name"),
         ("request_ended(request.request_id, keeps_blocks=keeps_blocks)", "request_ended(request.request_id)"),
+        ("self.prefill.make_room(self.decode.lacking)", "pass"),
     ),
     *_of(
         "kv_connector/worker_side/prefill.py",

@@ -69,6 +69,7 @@ class FakeRequest:
     cache_salt: str | None = None
     prompt_embeds: Any = None
     prefill_stats: Any = None
+    output_tokens: int = 0  # that it has
     max_tokens: int = 20
     sampling_params: Any = field(
         default_factory=lambda: SimpleNamespace(prompt_logprobs=None, num_logprobs=None, extra_args=None)
@@ -77,6 +78,10 @@ class FakeRequest:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.output_tokens
 
 
 def request(

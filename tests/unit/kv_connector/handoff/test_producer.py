@@ -236,6 +236,37 @@ def test_a_watched_prompt_is_no_orphan() -> None:
     assert not pair.p.released
 
 
+def test_an_answer_is_not_kept_for_long() -> None:
+    """The node that holds it has streams of its own, and the other one can compute it."""
+    pair = Pair()
+    pair.start(prompt=PROMPT._replace(is_answer=True))
+    pair.watch()
+    pair.p.hold("p-t", 0.0)
+
+    pair.after(SETTINGS.orphan_timeout_s + 0.5)
+
+    assert pair.p.released == ["p-t"]
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reserved) == (False, False)
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_a_prompt_that_is_given_up_is_released_if_no_decode_rank_has_reserved(*, reserved: bool) -> None:
+    """A reservation is used: its pushes end soon."""
+    pair = Pair()
+    pair.start()
+    pair.watch()
+    if reserved:
+        pair.reserve()
+    pair.p.hold("p-t", 0.0)
+
+    pair.p.give_up("p-t", "blocks are wanted", 0.0)
+    pair.talk()
+
+    assert pair.p.released == ([] if reserved else ["p-t"])
+    assert [each.reason for each in pair.resolved()] == ([] if reserved else ["blocks are wanted"])
+
+
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_cancelled_prompt_is_released_at_once(watched: bool) -> None:
     """The proxy knows that a client left: nothing waits for a time-out, and a decode rank that watches is told."""

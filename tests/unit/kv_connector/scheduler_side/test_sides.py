@@ -1,6 +1,7 @@
 """One engine's scheduler sides over one block pool, and transfers of an answer's KV between two of them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthe
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from baton.kv_connector.scheduler_side.stalls import Stalls
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 PROMPT, ANSWER = 40, (101, 102, 103, 104, 105, 106, 107, 108, 109)  # tokens
@@ -98,6 +100,61 @@ def test_blocks_of_a_prompt_that_is_held_and_of_a_reservation_are_both_accounted
     sides.update({"r1"}, DecodeReport(closed=["r2"]), set())
     assert not sides.integrity._live
     assert not sides.has_open_reservations()
+
+
+def test_a_prompt_that_ends_while_it_is_preempted_is_not_held(sides: SchedulerSides) -> None:
+    """Its token was in flight, and is delivered; its blocks are another's by then (I2)."""
+    sent = request("prefill", 40)
+    sides.add_request(sent)
+    sides.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+    step = sides.take_step(step_output(preempted={"r1"})).prefill
+
+    assert step is not None
+    assert step.voids == [("r1", "preempted")]
+    assert sides.finish_request(sent, aborted=False) is False
+    step = sides.take_step(step_output()).prefill
+    assert step is not None
+    assert (step.holds, sides.snapshot()["transfers"]) == ([], [])
+
+
+def test_a_prefill_node_waits_with_an_answer_until_there_is_much_room(tmp_path: Path) -> None:
+    """VLLM would admit no prompt behind one that it has no blocks for."""
+    for role, answer in (("prefill", (None, False)), ("decode", (SENT, True))):
+        settings = replace(config(tmp_path, both_ways=True, early_reserve_share=0.9), role=role)
+        side = DecodeScheduler(settings, SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
+        side.bind_pool(FakePool(33))
+        received = request("decode", PROMPT, start=(ANSWER,), start_sent=True, **OTHER)
+        received.structured_output_request = None
+        side.add_request(received)
+        side.update(DecodeReport(started={OTHER["transfer_id"]}), set())
+
+        assert side.match(received, 0) == answer
+        side.close()
+
+
+def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
+    sides: SchedulerSides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is to receive has no room, and the node that holds it may lack room for what is held here. Each is given up once."""
+    for number in range(3):
+        held = request("prefill", 40, request_id=f"p{number}", transfer_id=f"{number}" * 32)
+        sides.add_request(held)
+        sides.take_step(step_output(new=[(f"p{number}", [5, 6, 7], 0, 40)]))
+        sides.finish_request(held, aborted=False)
+    received = request("decode", 30 * BLOCK_TOKENS, **OTHER)
+    sides.add_request(received)
+    assert sides.decode is not None
+    sides.decode.update(DecodeReport(started={OTHER["transfer_id"]}), set())
+    sides.decode._ledger.pool.allocate(6)  # 26 of 32 are free
+    monkeypatch.setattr(sides.decode, "_stalls", Stalls(0.0))
+    given_up = []
+    for _ in range(4):
+        sides.match(received, 0)
+        step = sides.take_step(step_output()).prefill
+        assert step is not None
+        given_up.append(step.unfetched)
+
+    assert given_up == [[], ["p2", "p1"], ["p0"], []]
 
 
 def test_the_source_computes_the_answer_behind_its_prompt(sides: SchedulerSides) -> None:

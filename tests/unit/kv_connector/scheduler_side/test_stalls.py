@@ -74,11 +74,11 @@ class Standstill:
         """P computes its prompt."""
         self.side.update(DecodeReport(started={name.encode().hex().zfill(32)}), set())
 
-    def stand_still(self) -> list[str]:
+    def stand_still(self, computed: int = 0) -> list[str]:
         """`big` is asked for, in two steps that compute nothing, and not placed; who gives back?"""
         cancelled: list[str] = []
         for _ in range(2):
-            self.side.match(self.requests["big"], 0)
+            self.side.match(self.requests["big"], computed)
             cancelled += self.side.take_step(step_output()).cancelled
         return cancelled
 
@@ -110,6 +110,13 @@ def test_one_is_given_back_if_vllm_lacks_more_blocks_than_we_know_of(standstill:
     standstill.requests["big"].prompt_token_ids = [0] * 2 * BLOCK_TOKENS
 
     assert standstill.stand_still() == ["early4"]
+
+
+def test_room_is_made_for_tokens_that_a_request_has_started_with(standstill: Standstill) -> None:
+    """Its prompt is cached; it lacks a block for what follows."""
+    standstill.requests["big"].output_tokens = 2 * BLOCK_TOKENS
+
+    assert standstill.stand_still(computed=18 * BLOCK_TOKENS) == ["early4"]
 
 
 def test_nothing_is_given_back_for_prompts_that_have_started(standstill: Standstill) -> None:
