@@ -291,7 +291,7 @@ class DecodeScheduler:
 
     def _make_room(self, needed: int) -> int:
         """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts. Returns what is lacking still."""
-        short = needed - self._ledger.pool.get_num_free_blocks()
+        short: int = needed - self._ledger.pool.get_num_free_blocks()
         coming = sum(
             self._ledger.blocks_held(request_id)
             for request_id, tracked in self._requests.items()

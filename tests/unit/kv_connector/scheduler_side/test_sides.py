@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from baton.contracts.kv_transfer import Role
 from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
@@ -117,19 +118,21 @@ def test_a_prompt_that_ends_while_it_is_preempted_is_not_held(sides: SchedulerSi
     assert (step.holds, sides.snapshot()["transfers"]) == ([], [])
 
 
-def test_a_prefill_node_waits_with_an_answer_until_there_is_much_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("role", "answer"), [("prefill", (None, False)), ("decode", (SENT, True))])
+def test_a_prefill_node_waits_with_an_answer_until_there_is_much_room(
+    tmp_path: Path, role: Role, answer: tuple[int | None, bool]
+) -> None:
     """VLLM would admit no prompt behind one that it has no blocks for."""
-    for role, answer in (("prefill", (None, False)), ("decode", (SENT, True))):
-        settings = replace(config(tmp_path, both_ways=True, early_reserve_share=0.9), role=role)
-        side = DecodeScheduler(settings, SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
-        side.bind_pool(FakePool(33))
-        received = request("decode", PROMPT, start=(ANSWER,), start_sent=True, **OTHER)
-        received.structured_output_request = None
-        side.add_request(received)
-        side.update(DecodeReport(started={OTHER["transfer_id"]}), set())
+    settings = replace(config(tmp_path, both_ways=True, early_reserve_share=0.9), role=role)
+    side = DecodeScheduler(settings, SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
+    side.bind_pool(FakePool(33))
+    received = request("decode", PROMPT, start=(ANSWER,), start_sent=True, **OTHER)
+    received.structured_output_request = None
+    side.add_request(received)
+    side.update(DecodeReport(started={OTHER["transfer_id"]}), set())
 
-        assert side.match(received, 0) == answer
-        side.close()
+    assert side.match(received, 0) == answer
+    side.close()
 
 
 def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
