@@ -16,8 +16,8 @@ from baton.proxy.nodes.node import Node
 from baton.proxy.routing.router import Choice
 
 # Predictions err: below the first share of its target a time is taken to be kept, above the second to be missed.
-_KEPT: Final = 0.7
-_MISSED: Final = 1.3
+_KEPT: Final = 0.4
+_MISSED: Final = 1.6
 _PER_TARGET: Final = 0.1  # counted for each further target beyond that: of two ways that miss, the earlier one
 _BETTER: Final = 0.1  # by which another way must be better, or requests would swing to and fro between the ways
 # Targets that are not set: so many times what an idle node takes.

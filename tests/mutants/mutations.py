@@ -137,6 +137,9 @@ MUTATIONS: Final = [
         ("            if known != prompt: ", "            if False: "),
         ('if transfer_id != params.transfer_id else ""', 'if params.several else ""'),
         ("        for request_id in output.preempted_req_ids or ():\n", "        for request_id in ():\n"),
+        ("if tracked is None or tracked.state is not _State.QUEUED:", "if tracked is None:"),
+        ("tracked.state in (_State.VOID, _State.COMPLETE)", "tracked.state is _State.COMPLETE"),
+        ("tracked.state in (_State.RUNNING, _State.COMPLETE)", "tracked.state is _State.RUNNING"),
         ("        if params.grids.prefill != self._grid:\n", "        if False:\n"),
     ),
     *_of(
@@ -494,6 +497,27 @@ MUTATIONS: Final = [
         "kv_connector/handoff/producer.py",
         f"{UNIT}/kv_connector/handoff/test_groups.py",
         ("if (before + place + 1) % places == 0 or", "if blocks[place] or"),
+    ),
+    *_of(
+        "kv_connector/worker_side/sync.py",
+        "tests/integration/kv_connector/test_state_schedules.py",
+        (
+            "self._hand(Handover(self._prompts, tuple(self._issued), self._ready()))",
+            "self._hand(Handover(self._prompts, tuple(self._issued), None))",
+        ),
+        (
+            "            self._open.remove(layer)\n            self._issued.append(layer)\n",
+            "            self._issued += sorted(self._open)\n            self._open.clear()\n",
+        ),
+    ),
+    *_of(
+        "kv_connector/handoff/fan_out.py",
+        "tests/integration/kv_connector/test_state_schedules.py",
+        ("                if self._holding[request_id] == 0:\n", "                if True:\n"),
+        (
+            "        self._holding[request_id] = len(parts)\n",
+            "        self._holding[request_id] = len(parts)\n        self.released.append(request_id)\n",
+        ),
     ),
     *_of(
         "kv_connector/vllm_compat/speculative.py",

@@ -12,7 +12,13 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -57,13 +63,17 @@ def engine_config(
     return EngineArgs(**flags | more).create_engine_config()
 
 
-def scheduler_of(config: VllmConfig, blocks: int, *, windows: bool = False) -> Scheduler:
-    """Make a scheduler with so many blocks, the null block among them."""
+def scheduler_of(config: VllmConfig, blocks: int, *, windows: bool = False, states: bool = False) -> Scheduler:
+    """Make a scheduler with so many blocks, the null block among them; `states`: some layers are recurrent, their states cached."""
     init_none_hash(sha256)
     config.cache_config.num_gpu_blocks = blocks
     groups = [KVCacheGroupSpec(["layer.0"], FullAttentionSpec(**SHAPE))]
     if windows:
         groups.append(KVCacheGroupSpec(["layer.1"], SlidingWindowSpec(**SHAPE, sliding_window=2 * BLOCK_TOKENS)))
+    if states:
+        config.cache_config.mamba_cache_mode = "align"
+        state: dict[str, Any] = {"shapes": ((4,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
+        groups.append(KVCacheGroupSpec(["layer.1"], MambaSpec(block_size=BLOCK_TOKENS, **state)))
     return make_scheduler(
         config,
         kv_cache_config=KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=groups),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt, Step
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.worker_side.sides import WorkerSides
@@ -90,3 +91,20 @@ def test_a_decode_nodes_preempted_streams_keep_their_tokens_in_flight(
     assert connector._scheduler.decode is not None
     assert scheduler.requires_kv_delivery is drops
     connector.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("flags", "states", "words"),
+    [
+        ({}, True, r"recurrent layers \(Mamba, GDN\)"),
+        ({"enable_prefix_caching": False}, False, "prefix cache, and it is off"),
+    ],
+)
+def test_an_engine_that_cannot_send_answers_refuses_to_start(
+    tmp_path: Path, flags: dict[str, Any], words: str, *, states: bool
+) -> None:
+    """Cached states too: what can be had of a stream is that of its last token."""
+    config = engine_config(tmp_path, "kv_both", {"role": "prefill", "transfer": {"both_ways": True}}, **flags)
+
+    with pytest.raises(ConfigError, match=rf"transfer\.both_ways .* {words}"):
+        scheduler_of(config, blocks=8, states=states)

@@ -35,7 +35,8 @@ def to_be_seen(name: str) -> set[str]:
     if not LAYOUTS[name].has_cache:
         return {"preempted"}
     if LAYOUTS[name].caches_states:
-        return {"preempted", "hit on P", "state cached on D"} | ({"hit on D"} if 0 in LAYOUTS[name].windows else set())
+        always = {"preempted", "restarted with a hit", "hit on P", "state cached on D"}
+        return always | ({"hit on D"} if 0 in LAYOUTS[name].windows else set())
     always = {"hit on P", "freed at the end", "preempted"}
     if name == "Mistral":  # with one group and this pool neither comes up; the matrix has prefix hits on D
         return always

@@ -17,14 +17,21 @@ from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.worker_side.decode import DecodeWorker
+from tests.support.async_schedules.all_ranks import DecodeRanks
 from tests.support.async_schedules.group_sides import Text, output
 from tests.support.async_schedules.kv_manager import BLOCK_BYTES, BLOCK_TOKENS, GroupMemory, Layout, content, state
+from tests.support.async_schedules.rank_memory import NodeMemory
 from tests.support.ranks import SECRET
 
 
 class GroupDecodeSide:
     def __init__(
-        self, chance: random.Random, worker: DecodeWorker, memory: GroupMemory, layout: Layout, texts: Sequence[Text]
+        self,
+        chance: random.Random,
+        worker: DecodeWorker | DecodeRanks,
+        memory: GroupMemory | NodeMemory,
+        layout: Layout,
+        texts: Sequence[Text],
     ) -> None:
         self.problem = ""
         self.reserved = 0
@@ -41,7 +48,7 @@ class GroupDecodeSide:
         config = ConnectorConfig(
             runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
         )
-        self.side = DecodeScheduler(config, SECRET, layout.block_tokens, groups=layout.groups)
+        self.side = DecodeScheduler(config, SECRET, layout.block_tokens, layout.grids.decode, groups=layout.groups)
         self.side._outcomes.close()
         self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
         self.side._ledger.bind(self.manager.block_pool)
@@ -112,7 +119,7 @@ class GroupDecodeSide:
         self.side.allocated(text.decode, self.manager.get_blocks(text.decode.request_id).blocks, missing)
         for reservation in self.side._ledger.reservations().get(text.decode.request_id, ()):
             for layer in range(self._layout.num_layers):
-                self._memory.write(layer, reservation, 0, b"what was here before".ljust(BLOCK_BYTES, b"!"))
+                self._memory.fill(layer, reservation, b"what was here before".ljust(BLOCK_BYTES, b"!"))
         self._told()
 
     def _poll(self) -> None:
@@ -135,7 +142,9 @@ class GroupDecodeSide:
             if self._texts[name].stage != "ended":  # it had all of its prompt
                 self._texts[name].stage, self._texts[name].reason = "failed", reason
         for name in closed:
-            self._texts[name].closed = True
+            self._texts[name].closed = name not in self.side._ledger.reservations()  # by all ranks
+        if report.failed:
+            self._told()  # ranks that go on waiting
 
     def _end(self, text: Text) -> None:
         text.stage = "ended"

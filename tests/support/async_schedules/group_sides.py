@@ -29,12 +29,23 @@ class Write(NamedTuple):
     block: int
     place: int  # of the first token in its prompt
     tokens: Sequence[int]  # of a state: all that it has seen
+    running: int = 0  # of a state: the block in which the layer finds the one that it goes on from
+    before: int = 0  # of a state: tokens that that one has seen; 0: there is none
+
+
+class Copied(NamedTuple):
+    """A state that vLLM copies before a step's forward pass, to the block in which the layers go on from it."""
+
+    group: int
+    source: int  # block
+    target: int  # block
 
 
 class Step(NamedTuple):
     told: PrefillStep
     writes: list[list[Write]]
     given: list[int]  # blocks that were free before it
+    copied: list[Copied]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +57,7 @@ class Text:
     computed: int = 0  # on P
     known: list[int] = field(default_factory=list)  # blocks that P's worker has been told of, by group
     voided: bool = False
+    preemptions: int = 0
     stage: str = "unknown"  # on D
     reason: str = ""
     closed: bool = False
@@ -94,7 +106,7 @@ class GroupTraffic:
         self.seen: Counter[str] = Counter()
         self._random = chance
         self.manager = layout.manager()
-        self.side = PrefillScheduler(SECRET, layout.block_tokens, groups=layout.groups)
+        self.side = PrefillScheduler(SECRET, layout.block_tokens, layout.grids.prefill, groups=layout.groups)
         self.side.bind_pool(self.manager.block_pool)
         self._groups = range(len(layout.windows))
         self._block_tokens = [layout.tokens_of(group) for group in self._groups]
@@ -103,50 +115,55 @@ class GroupTraffic:
         self._whole = self._random_tokens(2000)  # what several prompts begin with
         self.prompts = {name: self._draw(name, layout) for name in [f"r{number}" for number in range(prompts)]}
         self._to_come = list(self.prompts.values())
+        self._to_restart: list[Text] = []
+        self._restarts_are_new = chance.random() < 0.5  # to vLLM's V2 runner; V1 is told of a request that it knows
         self._known: set[str] = set()
         self._running: list[Text] = []
         self._held: dict[str, Text] = {}
         self._given: list[int] = []
+        self._copied: list[Copied] = []
 
     @property
     def busy(self) -> bool:
         """Whether anything is left to be computed or to be let go."""
-        return bool(self._to_come or self._running or self._held)
+        return bool(self._to_come or self._to_restart or self._running or self._held)
 
     def release(self, requests: set[str]) -> None:
         """P's worker lets go of these requests' blocks."""
         self.side.update(requests)
-        for name in requests:
+        for name in requests & self._held.keys():
             self.manager.free(self._held.pop(name).prefill)
 
     def step(self) -> Step:
         """Schedule the next forward pass; its prompts may be none."""
         preempted = self._preempt()
         self._finish()
-        self._given = []
+        self._given, self._copied = [], []
         self.manager.new_step_starts()
         writes: list[list[Write]] = []
         cached = [made for text in self._running if (made := self._advance(text, writes))]
-        new = []
-        while self._to_come and self._random.random() < 0.5:
-            text = self._to_come[-1]
+        new: list[Any] = []
+        while (waiting := self._to_restart or self._to_come) and self._random.random() < 0.5:
+            text = waiting[-1]
             if text.name not in self._known:
                 self._known.add(text.name)
                 self.side.add_request(text.prefill)
             found, hit, text.prefill.shared_prefix_boundary = self.manager.get_computed_blocks(text.prefill)
             if (made := self._advance(text, writes, found, hit)) is None:
                 break
-            self._to_come.pop()
+            waiting.pop()
             self._running.append(text)
-            self.seen["hit on P"] += hit > 0
-            new.append((made[0], tuple(self._ids(text)), *made[2:]))
-        return Step(self.side.take_step(output(new, cached, preempted)), writes, self._given)
+            self.seen["restarted with a hit" if text.preemptions else "hit on P"] += hit > 0
+            told = cached if text.preemptions and not self._restarts_are_new else new
+            told.append((made[0], tuple(self._ids(text)), *made[2:]))
+        return Step(self.side.take_step(output(new, cached, preempted)), writes, self._given, self._copied)
 
     def _draw(self, name: str, layout: Layout) -> Text:
         length = self._random.choice((1500, 1500, self._random.randint(1, 1500), self._edge(layout)))
         shared = self._random.choice((0, length, self._random.randint(0, length)))
         tokens = [*self._whole[:shared], *self._random_tokens(length - shared)]
-        return Text(name, tokens, request(name, tokens, "prefill"), request(name, tokens, "decode"))
+        grids = layout.grids
+        return Text(name, tokens, request(name, tokens, "prefill", grids), request(name, tokens, "decode", grids))
 
     def _edge(self, layout: Layout) -> int:
         """Lengths at which the window of the last token begins with the last token of a block, or a chunk does (and about it)."""
@@ -198,9 +215,12 @@ class GroupTraffic:
         if self._groups_of_layout[group].is_state:
             left = self.manager.coordinator.single_type_managers[group]._checkpoints if self._scheduler else {}
             checkpoint = [left[text.prefill.request_id]] if text.prefill.request_id in left else []
+            last = (stop - 1) // length
+            if start and (start - 1) // length != last:
+                self._copied.append(Copied(group, table[(start - 1) // length], table[last]))
             return [
-                Write(group, table[block], 0, tokens[:seen])
-                for seen, block in [*checkpoint, (stop, (stop - 1) // length)]
+                Write(group, table[block], 0, tokens[:seen], table[last], start)
+                for seen, block in [*checkpoint, (stop, last)]
             ]
         places = range(start // length, -(-stop // length))
         bounds = [(max(start, index * length), min(stop, (index + 1) * length)) for index in places]
@@ -222,7 +242,7 @@ class GroupTraffic:
                 self.manager.free(text.prefill)
 
     def _preempt(self) -> set[str]:
-        """Now and then, and when nobody has room."""
+        """Now and then, and when nobody has room. A prompt starts again from what is cached; the second time its client leaves."""
         if not self._running or self._random.random() > (
             0.5 if self.manager.block_pool.get_num_free_blocks() < 4 else 0.05
         ):
@@ -231,5 +251,11 @@ class GroupTraffic:
         self._running.remove(victim)
         victim.voided = True
         self.manager.free(victim.prefill)
+        victim.computed = victim.prefill.num_computed_tokens = 0
+        victim.preemptions += 1
         self.seen["preempted"] += 1
+        if victim.preemptions == 1:
+            self._to_restart.append(victim)
+        else:
+            self.side.finish_request(victim.prefill, aborted=True)
         return {victim.prefill.request_id}

@@ -21,13 +21,13 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.contracts.kv_transfer import SINGLE, Grids, Role, TransferParams, sign
 from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.layout.windows import OF_A_STATE, window_of_chunk
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.digest import RegionDigests
-from tests.support.async_schedules.wire import ADDRESS
+from tests.support.async_schedules.wire import address_of
 from tests.support.ranks import SECRET
 
 BLOCK_TOKENS, TOKEN_BYTES = 128, 16
@@ -45,6 +45,7 @@ class Layout(NamedTuple):
     places: Sequence[int] = ()  # by group: how many times as long its blocks are; none: all are as long
     caches_states: bool = False  # the prefix cache is on, with recurrent layers
     leaves_checkpoints: bool = False  # a state at the last end of a block within a chunk, as Mamba2's kernels do
+    grids: Grids = SINGLE  # tensor-parallel ranks of P and of D
 
     @property
     def groups(self) -> list[Group]:
@@ -144,7 +145,7 @@ FALCON_H1_CACHED = Layout(
 MAMBA2_CACHED = MAMBA2._replace(caches_states=True, leaves_checkpoints=True, blocks=12)
 
 
-def request(name: str, tokens: Sequence[int], role: Role) -> Request:
+def request(name: str, tokens: Sequence[int], role: Role, grids: Grids) -> Request:
     """A request of vLLM's, part of a transfer."""
     made = Request(
         f"{role[0]}-{name}",
@@ -153,9 +154,9 @@ def request(name: str, tokens: Sequence[int], role: Role) -> Request:
         None,
         block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
     )
-    peer = ADDRESS if role == "decode" else ""
+    peer = ",".join(map(address_of, range(grids.prefill.ranks))) if role == "decode" else ""
     made.kv_transfer_params = sign(
-        TransferParams(transfer_id=name.encode().hex().zfill(32), role=role, peer=peer), SECRET
+        TransferParams(transfer_id=name.encode().hex().zfill(32), role=role, peer=peer, grids=grids), SECRET
     )
     return made
 
@@ -167,7 +168,7 @@ def content(token: int, layer: int, place: int) -> bytes:
 
 def state(tokens: Sequence[int], layer: int) -> bytes:
     """What a recurrent layer's state looks like after some tokens of a prompt, from its beginning."""
-    text = f"{layer} {len(tokens)} {blake2b(repr(list(tokens)).encode(), digest_size=8).hexdigest()}"
+    text = f"{layer} {len(tokens)} {blake2b(repr(list(tokens)).encode(), digest_size=20).hexdigest()}"
     return text.encode().ljust(STATE_BYTES, b".")
 
 
@@ -205,16 +206,37 @@ class GroupMemory:
         """The digests of some blocks, computed as a worker computes them."""
         return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks, regions)
 
+    @property
+    def ranks(self) -> list["GroupMemory"]:
+        """Of the node, one by one."""
+        return [self]
+
     def address(self, layer: int, block: int, place: int = 0) -> int:
         """Where the KV of the token at a place of a prompt lies."""
         region, tokens = self.caches.regions[layer], self._layout.tokens_of(self._layout.group_of(layer))
         return region.base_addr + block * region.stride_bytes + place % tokens * TOKEN_BYTES
 
+    def fill(self, layer: int, block: int, text: bytes) -> None:
+        """Write over the beginning of a block, whatever it holds."""
+        ctypes.memmove(self.address(layer, block), text, len(text))
+
     def write(self, layer: int, block: int, place: int, text: bytes) -> None:
+        """Write the KV of tokens in a row, of which the first stands at a place of a prompt."""
         ctypes.memmove(self.address(layer, block, place), text, len(text))
 
     def read(self, layer: int, block: int, place: int) -> bytes:
         return ctypes.string_at(self.address(layer, block, place), TOKEN_BYTES)
 
+    def write_state(self, layer: int, block: int, text: bytes) -> None:
+        self.fill(layer, block, text)
+
     def read_state(self, layer: int, block: int) -> bytes:
         return ctypes.string_at(self.address(layer, block), STATE_BYTES)
+
+    def has_state(self, layer: int, block: int, text: bytes) -> bool:
+        """Whether a block holds, of this state, what it is to hold here."""
+        return self.read_state(layer, block) == text
+
+    def copy_state(self, layer: int, source: int, target: int) -> None:
+        """Copy the state of one block to another."""
+        self.fill(layer, target, self.read_state(layer, source))

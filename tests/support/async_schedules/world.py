@@ -18,16 +18,18 @@ from typing import Any
 from unittest.mock import patch
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Role
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.worker_side import decode, prefill
+from baton.kv_connector.worker_side.divisions import divided_among
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
 from tests.support.async_schedules.wire import Wire
 from tests.support.described import fingerprint
-from tests.support.fake_device import FakeDevice, Run
+from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.memory_engine import MemoryFabric
 from tests.support.ranks import SECRET, Memory
 
@@ -59,27 +61,31 @@ class World:
     def __init__(self, plan: Plan, seed: int) -> None:
         self._plan = plan
         self.chance = random.Random(seed)
-        self.source, self.target = self._make_memory(), self._make_memory()
+        self.source, self.target = self._make_memories()
         self._layers = range(self.source.caches.num_layers)
         self.traffic = self._make_traffic()
-        self.device = FakeDevice(seed, Run.ON_WAIT)
-        self._stream = self.device.stream()
-        self.waits = 0  # of the waiter, for the device
+        self._devices = [FakeDevice(seed + tp, Run.ON_WAIT) for tp in range(len(self._ranks_of(self.source)))]
+        self._streams = [device.stream() for device in self._devices]
+        self._stream = self._streams[0]
+        self.waits = 0  # of the waiters, for their devices
         self._fabric = MemoryFabric(automatic=self.chance.random() < 0.5)
-        self._wire = Wire()
+        self._wire = Wire(self.chance)
         self._hooked = [self.chance.random() < 0.85 for _ in self._layers]
         self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(7)]
         with (
             patch.object(prefill, "ControlLoop", self._wire.loop),
             patch.object(decode, "ControlLoop", self._wire.loop),
         ):
-            self.prefill, self._decode = self._make_workers()
+            self._prefills, self._decodes = self._make_workers()
+        self.prefill, self._decode = self._make_nodes()
         at_once = self.chance.choice((1, 1, 2, len(self._layers)))  # as if for links of several speeds
-        self.prefill._sender.layers_at_once = lambda blocks: at_once  # type: ignore[method-assign]
-        self._decode._engines._make(0)
+        for worker in self._prefills:
+            worker._sender.layers_at_once = lambda blocks: at_once  # type: ignore[method-assign]
+        for receiver in self._decodes:
+            receiver._engines._make(0)
         self.decode_side = self._make_decode_side()
         self._turns: list[Callable[[], object]] = [
-            self.device.advance,
+            self._turn_of_device,
             self._turn_of_sender,
             self._turn_of_waiter,
             lambda: self._fabric.land(self.chance.randint(1, 8)),
@@ -88,8 +94,16 @@ class World:
             self.decode_side.act,
         ]
 
-    def _make_memory(self) -> Any:
-        return Memory()
+    def _make_memories(self) -> tuple[Any, Any]:
+        return Memory(), Memory()
+
+    def _ranks_of(self, memory: Any) -> list[Any]:
+        """One node's memories, rank by rank."""
+        return [memory]
+
+    def _make_nodes(self) -> tuple[Any, Any]:
+        """All ranks of each node in one."""
+        return self._prefills[0], self._decodes[0]
 
     def _make_traffic(self) -> Any:
         return Traffic(self.chance, prompts=self.chance.randint(1, 4))
@@ -183,36 +197,38 @@ class World:
         for turn in self.chance.choices(self._turns, self._weights, k=self.chance.randint(0, 2)):
             turn()
 
+    def _turn_of_device(self) -> None:
+        self._devices[self._any_rank()].advance()
+
     def _turn_of_sender(self) -> None:
-        """What the sender's thread does between two sleeps."""
-        sender, waits = self.prefill._sender, self.device.waits.total()
+        """What a sender's thread does between two sleeps."""
+        rank = self._any_rank()
+        sender, device = self._prefills[rank]._sender, self._devices[rank]
+        waits = device.waits.total()
         sender.wake()
         sender._take_in(sender._wait())
         sender._look_after()
         sender._submit()
-        assert self.device.waits.total() == waits, "the sender has waited for the device"
+        assert device.waits.total() == waits, "the sender has waited for the device"
 
     def _turn_of_waiter(self) -> None:
-        """What the waiter's thread does when some layers have been issued: until they are written."""
-        self.waits += self.prefill._sender._waiter.wait_for_next(block=False)
+        """What a waiter's thread does when some layers have been issued: until they are written."""
+        self.waits += self._prefills[self._any_rank()]._sender._waiter.wait_for_next(block=False)
+
+    def _any_rank(self) -> int:
+        """One of P's."""
+        return self.chance.randrange(len(self._prefills)) if len(self._prefills) > 1 else 0
 
     def _come_to_rest(self) -> None:
         """Nothing more is computed: let everything arrive that is still on its way."""
-        for _ in range(20):
-            self.device.synchronize()
+        for _ in range(20 * len(self._prefills) * len(self._decodes)):
+            for device in self._devices:
+                device.synchronize()
             for turn in self._turns:
                 turn()
             self._fabric.land_all()
 
-    def _make_workers(self) -> tuple[prefill.PrefillWorker, decode.DecodeWorker]:
-        stream = self._plan.break_stream(
-            ModelStream(
-                device_type="fake",
-                record=self._stream.record_event,
-                synchronize=self._stream.synchronize,
-                attention_writes_kv=self._plan.attention_writes_kv,
-            )
-        )
+    def _make_workers(self) -> tuple[list[prefill.PrefillWorker], list[decode.DecodeWorker]]:
         config = ConnectorConfig(
             runtime_dir=Path(),
             secret_file=Path(),
@@ -226,25 +242,59 @@ class World:
                 receive_engines=1,
             ),
         )
-        known_as = fingerprint(self.source.caches.block_tokens)
         common: dict[str, Any] = {"config": config, "secret": SECRET}
         return (
-            prefill.PrefillWorker(
-                introduction=RankDescriptor("P", "prefill", Rank(), known_as, self.source.caches),
-                engines=self._fabric.factory("p"),
-                incarnation=11,
-                digests=self.source.digests,
-                stream=stream,
-                **common,
-            ),
-            decode.DecodeWorker(
-                introduction=RankDescriptor("D", "decode", Rank(), known_as, self.target.caches),
-                engines=self._fabric.factory("d"),
-                incarnation=22,
-                digests=self.target.digests,
-                record=lambda: None,
-                **common,
-            ),
+            [
+                prefill.PrefillWorker(
+                    introduction=introduction,
+                    engines=self._fabric.factory("p"),
+                    incarnation=11 + introduction.index,
+                    digests=memory.digests,
+                    stream=self._model_stream(stream),
+                    **common,
+                )
+                for introduction, memory, stream in zip(
+                    self._introductions("P", self.source), self._ranks_of(self.source), self._streams, strict=True
+                )
+            ],
+            [
+                decode.DecodeWorker(
+                    introduction=introduction,
+                    engines=self._fabric.factory("d"),
+                    incarnation=22 + introduction.index,
+                    digests=memory.digests,
+                    record=lambda: None,
+                    **common,
+                )
+                for introduction, memory in zip(
+                    self._introductions("D", self.target), self._ranks_of(self.target), strict=True
+                )
+            ],
+        )
+
+    def _introductions(self, node: str, memory: Any) -> list[RankDescriptor]:
+        role: Role = "prefill" if node == "P" else "decode"
+        known_as, ranks = fingerprint(memory.caches.block_tokens), self._ranks_of(memory)
+        return [
+            RankDescriptor(
+                node,
+                role,
+                Rank(tp=tp, tp_size=len(ranks)),
+                known_as,
+                rank.caches,
+                divided_among(max(region.total_heads or 1 for region in rank.caches.regions), rank.caches.regions),
+            )
+            for tp, rank in enumerate(ranks)
+        ]
+
+    def _model_stream(self, stream: Stream) -> ModelStream:
+        return self._plan.break_stream(
+            ModelStream(
+                device_type="fake",
+                record=stream.record_event,
+                synchronize=stream.synchronize,
+                attention_writes_kv=self._plan.attention_writes_kv,
+            )
         )
 
 
