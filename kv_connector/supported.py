@@ -58,12 +58,8 @@ def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_n
         reason = "recurrent layers (Mamba, GDN) keep a state, which is that of the last token computed: an answer's cannot be sent while it goes on"
     elif not vllm_config.cache_config.enable_prefix_caching:
         reason = "the KV of answers is sent out of vLLM's prefix cache, and it is off"
-    elif (
-        have_windows(groups) and getattr(vllm_config.cache_config, "prefix_cache_retention_interval", None) is not None
-    ):
-        reason = (  # vLLM 0.32's default
-            "with a sliding window vLLM keeps no block of an answer in its prefix cache unless prefix_cache_retention_interval is null"
-        )
+    elif have_windows(groups):
+        reason = "of layers with a window vLLM 0.32 caches what stands before a prompt's end, and no block of an answer"
     elif has_neighbours:
         reason = "it has not been tried with another KV connector in `beside`"
     elif vllm_config.speculative_config is not None and vllm_config.parallel_config.pipeline_parallel_size > 1:

@@ -143,7 +143,7 @@ MUTANTS = [
         "commit after a preemption",
         "I2",
         CALM,
-        p("self._end(transfer, reason, now)\n\n    def abandon(", "pass\n\n    def abandon("),
+        p("self._end(transfer, reason, now)\n\n    def give_up(", "pass\n\n    def give_up("),
     ),
     Mutant(
         "release the source early",
