@@ -31,6 +31,7 @@ from baton.proxy.dashboard.routes import dashboard_router
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.handler.cancel_notifier import CancelNotifier
 from baton.proxy.handler.failover import Failover
+from baton.proxy.handler.mover import Mover
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.upstream import Upstream
@@ -145,6 +146,8 @@ def create_app(
         targets=_targets(config.proxy),
         revision=members.revision,
     )
+    workers = slot.workers if slot else 1
+    watch.ahead = Mover(planner, attempts, counted, timeout_s=config.transfer.transfer_timeout_s, workers=workers)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

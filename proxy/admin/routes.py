@@ -31,6 +31,7 @@ from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import (
     AdminState,
     DrainRequest,
+    EvacuateRequest,
     FanOutResult,
     NodeAddress,
     NodeList,
@@ -123,6 +124,12 @@ def _add_member_routes(
         tell = partial(members.drain, draining=request.draining)
         return await _change(worker_group, partial(_each, members, request.url, tell))
 
+    @router.post("/admin/nodes/evacuate")
+    async def evacuate(request: EvacuateRequest) -> NodeList:
+        """Have the streams that a decode node has now go on on others; `streams_left` and `streams_staying` say how far that is."""
+        tell = partial(_evacuate, members, drain=request.drain)
+        return await _change(worker_group, partial(_each, members, request.url, tell))
+
 
 async def _change(worker_group: WorkerGroup, act: Callable[[], T]) -> T:
     try:
@@ -136,6 +143,14 @@ def _add(members: NodeRegistry, role: Role, url: str) -> tuple[NodeView, bool]:
     if present and not any(node.role == role for node in present):
         raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
     return view(members.add(role, url)), not present
+
+
+def _evacuate(members: NodeRegistry, node: Node, *, drain: bool) -> None:
+    if node.role != "decode":
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{node.url} is no decode node: it has no streams")
+    if drain:
+        members.drain(node)
+    members.evacuate(node)
 
 
 def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeList:

@@ -3,6 +3,8 @@
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
 connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
 request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the prompt's KV.
+
+Longer than other files, since it has both the legs' making and their end.
 """
 
 import asyncio
@@ -76,9 +78,12 @@ class AttemptRunner:
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
     def run(
-        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History = NOTHING_YET
+        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History = NOTHING_YET
     ) -> "Attempt":
-        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
+        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block.
+
+        Without `relay` the answer is nobody's: the decode node only gets the KV, into its prefix cache.
+        """
         return Attempt(self, plan, request, relay, history)
 
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
@@ -130,11 +135,18 @@ class AttemptRunner:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams) -> LegRequest:
-        """Return the decode leg of a pair; `prefill`: what the prefill node is told."""
-        start = request.start if plan.decode.starts_with_tokens else ()
-        params = replace(prefill, role="decode", peer=plan.control_address, relays=False, start=start)
-        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+    def decode_call(
+        self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams, *, is_ahead: bool = False
+    ) -> LegRequest:
+        """Return the decode leg of a pair; `prefill`: what the prefill node is told. `is_ahead`: only the KV is wanted, and a token shows that it is there."""
+        start = request.start if plan.moves or plan.decode.starts_with_tokens else ()
+        address = plan.control_address
+        params = replace(prefill, role="decode", peer=address, relays=False, start=start, start_sent=plan.moves)
+        signed = sign(params, self._secret)
+        if is_ahead:
+            body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
+            return _call(plan.decode, request, body, id_suffix="-ahead")
+        return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
@@ -164,7 +176,7 @@ class Attempt:
     """One plan at work, for the length of a block."""
 
     def __init__(
-        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History
+        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History
     ) -> None:
         self._shared = shared
         self._history = history
@@ -190,14 +202,14 @@ class Attempt:
                 assert alone is not None
                 self._outcome = await self._alone(plan, alone)
                 return self._outcome
-            relay = self._relay if self._relay.begin(plan) else None
+            relay = self._relay if self._relay is not None and self._relay.begin(plan) else None
             params = prefill_params(plan, request, relay)
             prefill = shared.prefill_call(plan, request, params)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-            decode = shared.decode_call(plan, request, params)
+            decode = shared.decode_call(plan, request, params, is_ahead=self._relay is None)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
@@ -228,10 +240,10 @@ class Attempt:
     async def _race(
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
-        outcome = await first_to_count(self._decode(decode), prefill)
-        if isinstance(outcome, Opened) and self._relay.is_whole:  # both nodes have sent the end of the answer at once
-            outcome.answer.close()
-            return PrefillDone(self._relay.began_s, is_whole=True)
+        outcome, relay = await first_to_count(self._decode(decode), prefill), self._relay
+        if isinstance(outcome, Opened) and relay is not None and relay.is_whole:
+            outcome.answer.close()  # both nodes have sent the end of the answer at once
+            return PrefillDone(relay.began_s, is_whole=True)
         if isinstance(outcome, Opened):
             self._begin_stream()
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
@@ -246,8 +258,10 @@ class Attempt:
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
         relay, shared = self._relay, self._shared
+        if relay is None:
+            return await shared.decode(call)
         try:
-            with shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record):
+            with shared.watch.watching(call.node, self._history, relay):
                 return await shared.decode(call, relay.stream.kept)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
@@ -255,7 +269,7 @@ class Attempt:
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""
-        if self._relay.began_s and not self._request.start:
+        if self._relay is not None and self._relay.began_s and not self._request.start:
             return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
             return 0.0
@@ -297,6 +311,7 @@ def prefill_params(plan: DisaggregatedPlan, request: ClientRequest, relay: First
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
         relays=relay is not None,
+        start=request.start if plan.moves else (),
     )
 
 

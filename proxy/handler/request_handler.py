@@ -133,7 +133,7 @@ class RequestHandler:
                         return client.end()
                     if not opened.answer.is_stream:
                         return await relay(opened, client, stream)
-                    with attempts.watching(stream, client.record):
+                    with attempts.watching(first):
                         return await relay(opened, client, stream)
             except StreamBrokenError as exc:
                 if stream.record is not None and stream.ended:  # what broke off was only the end of its connection

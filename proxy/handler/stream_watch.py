@@ -1,22 +1,28 @@
-"""Answers whose decode node is silent, or is drained: they are broken off, so that they go on on another node.
+"""Answers whose decode node is silent, drained or evacuated: they are broken off, so that they go on on another node.
 
 Silence alone is no failure. A stream leaves a node only if that answers no probe and has sent nothing of it for `proxy.stall_timeout_s`, or has been draining for
-`proxy.drain_handover_s`; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
+`proxy.drain_handover_s`, or was evacuated; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
+A node that is alive first sends the KV of its streams ahead, if it can (`mover.py`).
 """
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http_server.cancel_scope import CancelScope
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import History, RetryPolicy
-from baton.proxy.response.request_record import RequestRecord
+from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.resume.rules import NotResumableReason
 from baton.proxy.resume.stream import Stream
 
 LOOK_EVERY_S: Final = 0.1
@@ -29,6 +35,16 @@ _MESSAGES: Final = {
     FailureKind.DRAINED: "it is drained",
 }
 _UNWATCHED: Final = nullcontext()
+
+
+class KvAhead(Protocol):
+    """Sends the KV of streams ahead; see `mover.py`."""
+
+    most: int
+
+    def plan(self, stream: Stream, node: Node, history: History) -> DisaggregatedPlan | None: ...
+
+    async def send(self, plan: DisaggregatedPlan, stream: Stream) -> Plan | None: ...
 
 
 class StreamWatch:
@@ -57,20 +73,26 @@ class StreamWatch:
         self._retries = retries
         self._stall_timeout_s = stall_timeout_s
         self._drain_handover_s = drain_handover_s
+        self.ahead: KvAhead | None = None
+        self._sending = 0  # streams whose KV goes ahead
         self._streams: dict[Node, set[_Open]] = {}
         self._draining_since_s: dict[Node, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watching(
-        self, node: Node, model: str, history: History, stream: Stream, record: RequestRecord
+        self, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool = False
     ) -> AbstractContextManager[None]:
         """Return a block in which a client waits for more of a stream, if it has some, or for a whole answer.
 
         It raises `StreamBrokenError`: the answer is to go on on another node.
+
+        Args:
+            node: the decode node that is asked.
+            history: of the request.
+            relay: has the stream; it is told where the answer goes on, if the KV is there.
+            has_kv: whether the node is known to have the KV of what the client has.
         """
-        if stream.why_not_resumed is not None and stream.kept is None:
-            return _UNWATCHED
-        return _Open(self, node, model, history, stream=stream, record=record)
+        return _Open(self, node, history, relay, has_kv=has_kv)
 
     def add(self, node: Node, one: "_Open") -> None:
         self._streams.setdefault(node, set()).add(one)
@@ -81,6 +103,7 @@ class StreamWatch:
         streams.discard(one)
         if not streams:
             del self._streams[node]
+            node.moves.staying.clear()
 
     def _look_later(self) -> None:
         if self._timer is None and self._streams:
@@ -95,40 +118,88 @@ class StreamWatch:
         }
         for node, streams in self._streams.items():  # a cancelled block is left later
             if node.probed in _SILENT:
-                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s), _STALLED)
-            elif now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s:
-                self._break_off(node, streams, FailureKind.DRAINED)
+                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
+                continue
+            is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
+            here = (one for one in streams if one.kind is None)
+            leaving = [one for one in here if is_drained or one.began_at < node.evacuated_at]
+            node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
 
-    def _break_off(self, node: Node, streams: "Iterable[_Open]", kind: FailureKind) -> None:
-        others = [
-            other
-            for other in self._decode
-            if other is not node and other.state is State.READY and other.starts_with_tokens
-        ]
-        if not others or (self._prefill is not None and not any(node.state is State.READY for node in self._prefill)):
-            return
-        leaving, most = (one for one in streams if one.may_leave_for(others)), MOST_AT_ONCE
-        if kind is _STALLED and self._retries is not None:
+    def _others(self, node: Node) -> Sequence[Node]:
+        """Return the nodes that could go on with a node's streams."""
+        if self._prefill is not None and not any(each.state is State.READY for each in self._prefill):
+            return ()
+        ready = (other for other in self._decode if other is not node and other.state is State.READY)
+        return [other for other in ready if other.starts_with_tokens]
+
+    def _break_off(self, node: Node, silent: "Iterable[_Open]") -> None:
+        others = self._others(node)
+        leaving, most = (one for one in silent if one.kind is None and not one.why_it_stays(others)), MOST_AT_ONCE
+        if self._retries is not None:
             most, may_try = min(most, self._retries.left), self._retries.may_try_again
             leaving = (one for one in leaving if may_try(one.history))
         for one in [*islice(leaving, most)]:
-            one.leave(kind)
+            one.leave(_STALLED)
+
+    def _give_away(self, node: Node, leaving: "Iterable[_Open]", *, is_drained: bool) -> Counter[str]:
+        """Let streams of a node that is alive leave it, or begin to; return how many stay, by why."""
+        staying: Counter[str] = Counter()
+        others, left = self._others(node), 0
+        for one in leaving:
+            why = "sending" if one.sending is not None else one.why_it_stays(others)
+            if not why and one.has_failed and not is_drained:
+                why = "failed"
+            if not why and (why := self._send_ahead(node, one)) == "" and left == MOST_AT_ONCE:
+                why = "waiting"
+            if why:
+                staying[why] += 1
+            else:
+                one.leave(FailureKind.DRAINED)
+                left += 1
+        return staying
+
+    def _send_ahead(self, node: Node, one: "_Open") -> str:
+        """Begin to send a stream's KV ahead; return why it stays so long, "" if it leaves without."""
+        ahead = self.ahead
+        if ahead is None or one.has_failed or not (one.has_kv and node.sends_streams):
+            return ""
+        if self._sending >= ahead.most:
+            return "waiting"
+        plan = ahead.plan(one.stream, node, one.history)
+        if plan is None:
+            return ""
+        self._sending += 1
+        one.sending = asyncio.create_task(ahead.send(plan, one.stream))
+        one.sending.add_done_callback(partial(self._sent, one))
+        return "sending"
+
+    def _sent(self, one: "_Open", task: "asyncio.Task[Plan | None]") -> None:
+        self._sending -= 1
+        one.sending = None
+        if task.cancelled():
+            return
+        onto = task.result()
+        one.has_failed = onto is None
+        if onto is not None and one.kind is None and not one.why_it_stays([onto.decode]):
+            one.relay.onto = onto
+            one.leave(FailureKind.DRAINED)
 
 
 class _Open:
     """One stream, on one node, for the length of a block."""
 
-    __slots__ = ("_lines", "_model", "_node", "_record", "_scope", "_since_s", "_stream", "_watch", "history", "kind")
-
     def __init__(
-        self, watch: StreamWatch, node: Node, model: str, history: History, *, stream: Stream, record: RequestRecord
+        self, watch: StreamWatch, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool
     ) -> None:
         self._watch = watch
         self._node = node
-        self._model = model
         self.history = history
-        self._stream = stream
-        self._record = record
+        self.relay = relay
+        self.stream = relay.stream
+        self.has_kv = has_kv or self.stream.kept is not None
+        self.began_at = time.time()
+        self.sending: asyncio.Task[Plan | None] | None = None  # its KV ahead
+        self.has_failed = False  # to have its KV sent ahead
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()
@@ -145,20 +216,26 @@ class _Open:
 
     def idle_s(self, now_s: float) -> float:
         """How long nothing has come of it on this node, as far as looks tell."""
-        if (kept := self._stream.kept) is not None and kept.lines != self._lines:
+        if (kept := self.stream.kept) is not None and kept.lines != self._lines:
             self._lines, self._since_s = kept.lines, now_s
-        return now_s - max(self._since_s, self._record.sent_s)
+        return now_s - max(self._since_s, self.relay.record.sent_s)
 
-    def may_leave_for(self, others: Sequence[Node]) -> bool:
-        """Whether there is part of it, and one of these nodes could go on."""
-        kept = self._stream.kept
-        if kept is None:
-            has_part = self._record.sent_s and self._stream.can_go_on
-        else:
-            has_part = kept.can_start and not kept.is_answered
-        if self.kind is not None or not has_part:
-            return False
-        return any(other.serves(self._model) and not self.history.has_lost(other) for other in others)
+    def why_it_stays(self, others: Sequence[Node]) -> str:
+        """Say why it cannot leave for one of these nodes; "" if it can."""
+        stream, kept = self.stream, self.stream.kept
+        if kept is None and stream.why_not_resumed is not None:
+            return stream.why_not_resumed
+        if kept is None and not self.relay.record.sent_s:
+            return "beginning"
+        if kept is None and not stream.can_go_on:
+            return NotResumableReason.NO_TOKEN_IDS
+        if kept is not None and not kept.can_start:
+            return "beginning"
+        if kept is not None and kept.is_answered:
+            return "ending"
+        model = stream.asked.model
+        fits = any(other.serves(model) and not self.history.has_lost(other) for other in others)
+        return "" if fits else NotResumableReason.NO_NODE
 
     def leave(self, kind: FailureKind) -> None:
         self.kind = kind

@@ -13,6 +13,7 @@ from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.nodes.prompt_share import PromptShare
 
@@ -67,6 +68,8 @@ class Node:
     revision: Revision = field(default_factory=Revision)  # of all members
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False  # an operator wants it to end what it has and take no more
+    evacuated_at: float = 0.0  # an operator has wanted the streams that it had then to go on elsewhere (time.time)
+    moves: Moves = field(default_factory=Moves)  # of its streams, since it was last drained or evacuated
     probed: State = State.UNKNOWN
     probed_reason: str = "not probed yet"  # why that is not READY
     clock: Callable[[], float] = time.monotonic
@@ -193,6 +196,14 @@ class Node:
     def starts_with_tokens(self) -> bool:
         """Whether a request can start with tokens that its client has."""
         return self.info is not None and self.info.first_tokens.startswith(RELAYS_AND_STARTS)
+
+    @property
+    def sends_streams(self) -> bool:
+        """Whether another decode node can have the KV of a stream from it, and it that of another one's.
+
+        With several engines it is not known which of them has a stream.
+        """
+        return self.info is not None and self.info.both_ways and len(self.info.control_addresses) == 1
 
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""

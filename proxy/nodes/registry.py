@@ -6,6 +6,7 @@ on, and its slot is free again when the last of them has ended.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,6 +22,7 @@ from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerS
 from baton.proxy.nodes.discovery import ListSource, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, Revision, Role, State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
@@ -172,11 +174,16 @@ class NodeRegistry:
         """Give a node no more work, or give it work again. What it carries goes on, and the node itself is told nothing."""
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
-            node.draining = draining
+            node.draining, node.moves = draining, Moves()
             self.revision.number += 1
             logger.info(
                 "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
             )
+
+    def evacuate(self, node: Node) -> None:
+        """Have the streams that a decode node has now go on on others. It gets work as before."""
+        node.evacuated_at, node.moves = time.time(), Moves()
+        logger.info("node is evacuated", extra={"url": node.url})
 
     def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""
@@ -185,6 +192,7 @@ class NodeRegistry:
             added={role: self._admin[role].urls for role in ROLES},
             removed={role: tuple(self._rosters[role].removed) for role in ROLES},
             drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
+            evacuated={node.url: node.evacuated_at for node in self.decode if node.evacuated_at},
         )
 
     def adopt(self, orders: AdminOverrides) -> None:
@@ -197,6 +205,9 @@ class NodeRegistry:
                 self._drained[role] = set(orders.drained.get(role, ()))
                 for node in self.of(role):
                     self.drain(node, draining=node.url in self._drained[role])
+        for node in self.decode:
+            if (at := orders.evacuated.get(node.url, 0.0)) != node.evacuated_at:
+                node.evacuated_at, node.moves = at, Moves()
 
     def state(self) -> dict[str, Any]:
         """Return the sources, and the former members that still carry requests, for `/admin/state`."""

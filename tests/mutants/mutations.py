@@ -372,12 +372,12 @@ MUTATIONS: Final = [
     *_of(
         "proxy/handler/stream_watch.py",
         f"{UNIT}/proxy/handler",
-        ("max(self._since_s, self._record.sent_s)", "self._record.sent_s"),
+        ("max(self._since_s, self.relay.record.sent_s)", "self.relay.record.sent_s"),
         (" and not self.history.has_lost(other)", ""),
         ("islice(leaving, most)", "leaving"),
         ("min(most, self._retries.left)", "most"),
-        ("kept.can_start and not kept.is_answered", "kept.can_start"),
-        ("kept.can_start and not", "not"),
+        ("kept is not None and kept.is_answered", "False"),
+        ("kept is not None and not kept.can_start", "False"),
     ),
     *_of(
         "node/http/tokens_ahead.py",
@@ -414,7 +414,10 @@ MUTATIONS: Final = [
         "proxy/resume/stream.py",
         f"{UNIT}/proxy/resume",
         ("            self.part.ended = True\n", "            pass\n"),
-        ("            self._gap, self.went_on = None, True\n", "            self._gap = None\n"),
+        (
+            "            self._gap, self.on_gap, self.went_on = None, None, True\n",
+            "            self._gap = self.on_gap = None\n",
+        ),
         (" and not self.can_start:\n            raise", ":\n            raise"),
     ),
     *_of(

@@ -9,6 +9,7 @@ noted call by call.
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -115,6 +116,8 @@ class FakeVllm:
         self.created = 1  # part of each answer, and of its id
         self.seen: list[Seen] = []
         self.fault: Fault = ""
+        self.fault_of: Callable[[Seen], Fault] = lambda _: self.fault  # those of a request before it is answered
+        self.stalled = 0  # streams, so far
         self.status = 500
         self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
         self.healthy = True
@@ -237,18 +240,19 @@ class FakeVllm:
         return await answer_json(send, self.cancel_statuses.pop(0) if self.cancel_statuses else 200, {})
 
     async def _post(self, seen: Seen, transport: Any, send: Any) -> None:
-        if self.fault == "hang":
+        fault = self.fault_of(seen)
+        if fault == "hang":
             await asyncio.Event().wait()
-        if self.fault == "drop":
+        if fault == "drop":
             transport.abort()
             return
-        if self.fault == "status":
+        if fault == "status":
             await answer_json(send, self.status, self.error)
             return
         self._check(seen)
         await self.may_answer.wait()
         await asyncio.sleep(self.first_token_delay_s)
-        if self.role == "prefill" and seen.params is not None:
+        if seen.params is not None and seen.params.role == "prefill":
             self.fabric.event(seen.params.transfer_id).set()
         elif seen.params is not None and seen.params.peer and not self.recomputes:
             await self.fabric.event(seen.params.transfer_id).wait()
@@ -272,7 +276,8 @@ class FakeVllm:
         if seen.body.get("stream_options") and not seen.body.get("stream"):
             raise _RefusedError(400, "stream_options without stream")
         self._check_params(seen)
-        if self.role == "prefill" and seen.params is not None and (wrong := _wrong_in_prefill_leg(seen)):
+        is_prefill_leg = seen.params is not None and seen.params.role == "prefill"
+        if is_prefill_leg and (wrong := _wrong_in_prefill_leg(seen)):
             raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
     def _check_params(self, seen: Seen) -> None:
@@ -286,8 +291,13 @@ class FakeVllm:
             raise _RefusedError(400, str(exc)) from exc
         if self.refuses_starts and seen.params.start:
             raise _RefusedError(400, "it starts with no tokens")
-        if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer or seen.params.start):
+        params = seen.params
+        if params.role != self.role and not (self.info.both_ways and params.start):
             raise _RefusedError(400, f"{FIELD} is for the other role")
+        if (params.role == "decode") != bool(params.peer) and not params.start:
+            raise _RefusedError(400, f"{FIELD} names no peer, or one too many")
+        if params.start_sent and not (params.role == "decode" and params.peer and params.start and self.info.both_ways):
+            raise _RefusedError(400, f"{FIELD} says that KV of tokens comes which cannot")
         if seen.params.transfer_id in self._used:
             raise _RefusedError(400, "transfer id used twice")
         self._used.add(seen.params.transfer_id)
@@ -351,6 +361,7 @@ class FakeVllm:
                 transport.abort()
                 return
             if self.fault == "stall" and index == len(parts) // 2:
+                self.stalled += 1
                 await self.may_go_on.wait()
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
@@ -380,6 +391,8 @@ def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
     if seen.path in (MESSAGES, RESPONSES):
         if "n" in body or body.get("temperature") != 0:
             return ["n", "temperature"]
+        body["n"] = 1
+    if seen.params is not None and seen.params.choices and seen.params.start:  # an answer moves, choice by choice
         body["n"] = 1
     return wrong_in_prefill_leg(body)
 

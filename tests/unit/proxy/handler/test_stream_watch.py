@@ -14,6 +14,7 @@ from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler import stream_watch
 from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import State
 from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
@@ -28,9 +29,12 @@ class FakeNode:
 
     starts_with_tokens = True
     incarnation = ""
+    sends_streams = True
 
     def __init__(self, state: State) -> None:
         self.state = self.probed = state
+        self.moves = Moves()
+        self.evacuated_at = 0.0
 
     def serves(self, model: str) -> bool:
         return model == "m"
@@ -69,9 +73,9 @@ class Watched:
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
-        record = cast("Any", SimpleNamespace(sent_s=sent_s))
+        relay = cast("Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None))
         try:
-            with self.watch.watching(cast("Any", self.nodes[0]), "m", history, made, record):
+            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)

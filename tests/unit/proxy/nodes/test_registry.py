@@ -97,6 +97,23 @@ async def test_a_url_that_two_sources_name_is_one_member() -> None:
         assert [node.url for node in found.decode] == ["http://b", "http://c"]
 
 
+async def test_an_evacuation_that_another_worker_was_told_of() -> None:
+    """It has the same time everywhere; one that could not be written down is taken back. A node is not drained by it."""
+    async with members() as found, members() as other:
+        before = found.orders()
+        node, theirs = found.decode[0], other.decode[0]
+        node.moves.results["moved"] = 3
+        found.evacuate(node)
+        other.adopt(found.orders())
+
+        assert 0 < node.evacuated_at == theirs.evacuated_at
+        assert not node.moves.results
+        assert (node.draining, node.state) == (False, theirs.state)
+
+        found.adopt(before)
+        assert node.evacuated_at == 0
+
+
 async def test_a_removed_node_can_be_added_again() -> None:
     """It begins without its breaker's failures. A member that is added again is only taken back into use."""
     async with members() as found:
