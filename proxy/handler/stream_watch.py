@@ -147,7 +147,7 @@ class StreamWatch:
         others, left = self._others(node), 0
         for one in leaving:
             why = "sending" if one.sending is not None else one.why_it_stays(others)
-            if not why and one.has_failed and not is_drained:
+            if not why and one.failed_at > node.evacuated_at and not is_drained:
                 why = "failed"
             if not why and (why := self._send_ahead(node, one)) == "" and left == MOST_AT_ONCE:
                 why = "waiting"
@@ -161,7 +161,7 @@ class StreamWatch:
     def _send_ahead(self, node: Node, one: "_Open") -> str:
         """Begin to send a stream's KV ahead; return why it stays so long, "" if it leaves without."""
         ahead = self.ahead
-        if ahead is None or one.has_failed or not (one.has_kv and node.sends_streams):
+        if ahead is None or one.failed_at > node.evacuated_at or not (one.has_kv and node.sends_streams):
             return ""
         if self._sending >= ahead.most:
             return "waiting"
@@ -179,7 +179,8 @@ class StreamWatch:
         if task.cancelled():
             return
         onto = task.result()
-        one.has_failed = onto is None
+        if onto is None:
+            one.failed_at = time.time()
         if onto is not None and one.kind is None and not one.why_it_stays([onto.decode]):
             one.relay.onto = onto
             one.leave(FailureKind.DRAINED)
@@ -199,7 +200,7 @@ class _Open:
         self.has_kv = has_kv or self.stream.kept is not None
         self.began_at = time.time()
         self.sending: asyncio.Task[Plan | None] | None = None  # its KV ahead
-        self.has_failed = False  # to have its KV sent ahead
+        self.failed_at = 0.0  # to have its KV sent ahead
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()

@@ -272,7 +272,8 @@ async def test_all_workers_give_their_streams_of_a_node_away(tmp_path: Path) -> 
     async with proxy(tmp_path, decode=1) as running:
         (source,) = running.decode
         source.change(first_tokens="3-alike", both_ways=True, control_addresses=["tcp://127.0.0.1:9200"])
-        source.fault = "stall"
+        source.fault, probes = "stall", source.probes + 3 * WORKERS  # by then each worker has read that
+        await until_true(lambda: source.probes >= probes, timeout_s=PATIENCE_S)
         body = {**COMPLETION, "stream": True, "max_tokens": 9}
         asked = [asyncio.create_task(running.ask("POST", "/v1/completions", json=body)) for _ in range(12)]
         await until_true(lambda: source.stalled == 12, timeout_s=PATIENCE_S)
