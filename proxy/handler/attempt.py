@@ -8,6 +8,7 @@ Longer than other files, since it has both the legs' making and their end.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -26,7 +27,7 @@ from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
-from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillOutcome
+from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
 from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
@@ -63,6 +64,7 @@ class AttemptRunner:
         watch: StreamWatch,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
+        self._move_timeout_s = config.proxy.stall_timeout_s  # a client waits, or the answer has no end in sight there
         self._secret = secret
         self.upstream = upstream
         self._members = members
@@ -105,12 +107,18 @@ class AttemptRunner:
                 _learn(call, answered_s)
         return outcome
 
-    async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
+    async def prefill(
+        self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None, *, moves: bool = False
+    ) -> PrefillOutcome:
+        """Run a prefill leg. A decode node from which an answer `moves` computes next to nothing for it."""
         try:
-            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s, relay=relay)
+            timeout_s = self._move_timeout_s if moves else self._prefill_timeout_s
+            outcome = await run_prefill(sent, timeout_s=timeout_s, relay=relay)
         except BaseException:
             call.leg.end(CUT)
             raise
+        if moves and isinstance(outcome, PrefillFailed) and outcome.kind is FailureKind.TIMEOUT:
+            outcome = PrefillFailed(FailureKind.BUSY, "it has no place for it, or its prefix cache has lost the KV")
         if not isinstance(outcome, PrefillDone):
             self._report(call, "prefill", outcome.kind)
             call.leg.end(outcome.kind)
@@ -206,7 +214,7 @@ class Attempt:
             params = prefill_params(plan, request, relay)
             prefill = shared.prefill_call(plan, request, params)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
-            self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
+            self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
             decode = shared.decode_call(plan, request, params, is_ahead=self._relay is None)
@@ -246,10 +254,18 @@ class Attempt:
             return PrefillDone(relay.began_s, is_whole=True)
         if isinstance(outcome, Opened):
             self._begin_stream()
+            if self._request.start:
+                prefill.add_done_callback(self._note_prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
+
+    def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
+        if prefill.cancelled() or prefill.exception() is not None or not isinstance(prefill.result(), PrefillDone):
+            assert isinstance(self._plan, DisaggregatedPlan)
+            self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
 
     def _begin_stream(self) -> None:
         if self._end_stream is None:
@@ -260,6 +276,7 @@ class Attempt:
         relay, shared = self._relay, self._shared
         if relay is None:
             return await shared.decode(call)
+        relay.asked_at = time.time()
         try:
             with shared.watch.watching(call.node, self._history, relay):
                 return await shared.decode(call, relay.stream.kept)
@@ -286,6 +303,8 @@ class Attempt:
         self._end_leg(CUT, prefill_too=not answered)
         if isinstance(self._outcome, Opened):
             self._outcome.answer.close()
+        if self._prefill is not None:
+            self._prefill.remove_done_callback(self._note_prefill)
         if self._prefill is not None and self._sent is not None and not self._prefill.done():
             if answered:
                 self._shared.outlive(self._prefill)

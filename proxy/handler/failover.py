@@ -7,7 +7,7 @@ planner's choice (`planning/planner.py`), whether another node may be asked is `
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
@@ -68,11 +68,10 @@ class RequestAttempts:
             ProxyError: no node could answer, or one refused.
         """
         request = relay.stream.asked
-        first = partial(self._shared.planner.first, request, self._elsewhere(), self._pair)
         if self._plan is None:
-            plan = first(others_wait=self._shared.line.is_waiting(request.model))
+            plan = self._first(request, others_wait=self._shared.line.is_waiting(request.model))
         else:
-            plan = self._take_onto(relay) or await self._stand_in_line(first, request)
+            plan = self._take_onto(relay) or await self._stand_in_line(partial(self._first, request), request)
         while True:
             self._plan = plan
             if isinstance(plan, DisaggregatedPlan) and not plan.moves:
@@ -108,22 +107,30 @@ class RequestAttempts:
 
     def _take_onto(self, relay: FirstTokenRelay) -> Plan | None:
         self._onto, relay.onto = relay.onto, None
-        return self._onto if relay.stream.asked.start else None
+        return self._onto if self._left is not None and relay.stream.asked.start else None
 
-    def _elsewhere(self) -> History:
-        """Return the history for the choice of another node than one that is well and has just been left."""
-        return self._history.avoiding(self._left) if self._left is not None else self._history
+    def _first(self, request: ClientRequest, *, others_wait: bool = False) -> Plan:
+        return self._elsewhere(
+            partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait)
+        )
+
+    def _elsewhere(self, make: Callable[[History], Plan]) -> Plan:
+        """Make a plan without a node that has just been left and is well; with it, if there is no other."""
+        if self._left is not None:
+            with suppress(ProxyError):
+                return make(self._history.avoiding(self._left))
+        return make(self._history)
 
     def _arrived(self, plan: Plan, outcome: Opened | PrefillDone, relay: FirstTokenRelay) -> None:
-        """Count an answer that has left a node which was alive."""
-        if self._left is None:
+        """Count an answer that has left a node which was alive, unless it is there again."""
+        left, self._left = self._left, None
+        if left is None or left is plan.decode:
             return
         has_kv = plan is self._onto and isinstance(outcome, Opened) and not outcome.recomputed
         result: Result = "moved" if has_kv else "recomputed"
-        self._left.moves.results[result] += 1
+        left.moves.results[result] += 1
         self._shared.metrics.moved(result)
         relay.stream.on_gap = partial(self._shared.metrics.move_gap, result)
-        self._left = None
 
     def may_go_on(self) -> bool:
         """Ask for one more leg of an answer that broke, and pay for it."""
@@ -146,14 +153,14 @@ class RequestAttempts:
         self._history = self._history.after(node, failure.kind)
         pays = failure.kind is not FailureKind.DRAINED
         denied = self._pay() if pays else None
-        history = self._history if pays else self._elsewhere()
 
         def make() -> Plan:
             nonlocal denied
             if denied is RetryDenial.BUDGET:  # looked at again: there may be retries to be had by now
                 denied = self._pay()
-            may_retry = denied is None
-            return self._shared.planner.after(failed, failure, request, history, may_retry=may_retry, keep=self._pair)
+            after = partial(self._shared.planner.after, failed, failure, request)
+            again = partial(after, may_retry=denied is None, keep=self._pair)
+            return again(self._history) if pays else self._elsewhere(again)
 
         plan: Plan | None = None
         try:

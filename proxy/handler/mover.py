@@ -52,9 +52,8 @@ class Mover:
         problem: object = "" if tokens else "its tokens are not known"
         try:
             async with asyncio.timeout(self._timeout_s):
-                for ids in filter(
-                    None, tokens
-                ):  # each choice's: of all but the first only what differs is not there yet
+                # Each choice's: of all but the first only what differs is not there yet.
+                for ids in filter(None, tokens):
                     problem = problem or await self._send(plan, replace(stream.asked, start=(ids,), names_tokens=""))
         except TimeoutError:
             problem = "it took too long"
@@ -62,7 +61,7 @@ class Mover:
             logger.exception("KV could not be sent ahead", extra={"request_id": stream.asked.request_id})
             problem = "an error of ours"
         if not problem:
-            return _rest(plan) if len(tokens) == 1 else _alone(plan)
+            return _rest(plan) if stream.choices == 1 else _alone(plan)
         plan.prefill.moves.results["failed"] += 1
         self._metrics.moved("failed")
         fields = {"from": plan.prefill.url, "to": plan.decode.url, "reason": str(problem)}

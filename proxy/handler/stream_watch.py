@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -34,7 +34,6 @@ _MESSAGES: Final = {
     _STALLED: "it has gone silent in the middle of its stream",
     FailureKind.DRAINED: "it is drained",
 }
-_UNWATCHED: Final = nullcontext()
 
 
 class KvAhead(Protocol):
@@ -99,6 +98,8 @@ class StreamWatch:
         self._look_later()
 
     def discard(self, node: Node, one: "_Open") -> None:
+        if one.sending is not None:
+            one.sending.cancel()
         streams = self._streams[node]
         streams.discard(one)
         if not streams:
@@ -117,13 +118,14 @@ class StreamWatch:
             node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
         }
         for node, streams in self._streams.items():  # a cancelled block is left later
-            if node.probed in _SILENT:
-                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
-                continue
             is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
             here = (one for one in streams if one.kind is None)
             leaving = [one for one in here if is_drained or one.began_at < node.evacuated_at]
-            node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
+            if node.probed in _SILENT:
+                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
+                node.moves.staying = Counter({"silent": len(leaving)} if leaving else {})
+            else:
+                node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
 
     def _others(self, node: Node) -> Sequence[Node]:
         """Return the nodes that could go on with a node's streams."""
@@ -163,6 +165,8 @@ class StreamWatch:
         ahead = self.ahead
         if ahead is None or one.failed_at > node.evacuated_at or not (one.has_kv and node.sends_streams):
             return ""
+        if node.probed is not State.READY:  # a node that is stopping takes no requests
+            return ""
         if self._sending >= ahead.most:
             return "waiting"
         plan = ahead.plan(one.stream, node, one.history)
@@ -176,18 +180,38 @@ class StreamWatch:
     def _sent(self, one: "_Open", task: "asyncio.Task[Plan | None]") -> None:
         self._sending -= 1
         one.sending = None
-        if task.cancelled():
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0, self._look)  # it is another one's turn
+        if one.is_over or task.cancelled():
             return
         onto = task.result()
-        if onto is None:
+        if onto is None or one.why_it_stays([onto.decode]):
             one.failed_at = time.time()
-        if onto is not None and one.kind is None and not one.why_it_stays([onto.decode]):
+        elif one.kind is None:
             one.relay.onto = onto
             one.leave(FailureKind.DRAINED)
 
 
 class _Open:
     """One stream, on one node, for the length of a block."""
+
+    __slots__ = (
+        "_lines",
+        "_node",
+        "_scope",
+        "_since_s",
+        "_watch",
+        "began_at",
+        "failed_at",
+        "has_kv",
+        "history",
+        "is_over",
+        "kind",
+        "relay",
+        "sending",
+        "stream",
+    )
 
     def __init__(
         self, watch: StreamWatch, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool
@@ -198,18 +222,20 @@ class _Open:
         self.relay = relay
         self.stream = relay.stream
         self.has_kv = has_kv or self.stream.kept is not None
-        self.began_at = time.time()
+        self.began_at = relay.asked_at
         self.sending: asyncio.Task[Plan | None] | None = None  # its KV ahead
-        self.failed_at = 0.0  # to have its KV sent ahead
+        self.failed_at = 0.0  # to have its KV sent ahead (time.time)
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()
         self.kind: FailureKind | None = None
+        self.is_over = False
 
     def __enter__(self) -> None:
         self._watch.add(self._node, self)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None) -> None:
+        self.is_over = True
         self._watch.discard(self._node, self)
         if self._scope.end(kind):
             assert self.kind is not None

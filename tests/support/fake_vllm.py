@@ -3,8 +3,8 @@
 It answers 400 to whatever the proxy must never send: unsigned or reused `kv_transfer_params`, internal headers, a
 prefill leg that streams or asks for more than one token. It records each request and whether its connection was
 closed before the answer was complete. A decode node waits until the prefill node of the same `Fabric` has computed
-the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. Cancels of transfers are
-noted call by call.
+the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. A stream that starts with tokens says
+those first, and goes on without KV once its source is gone or was told that nothing is wanted. Cancels of transfers are noted call by call.
 """
 
 import asyncio
@@ -72,9 +72,25 @@ class Fabric:
     """What the nodes of one test share in place of KV: which transfers were computed."""
 
     computed: dict[str, asyncio.Event] = field(default_factory=dict)
+    failed: dict[str, asyncio.Event] = field(default_factory=dict)  # transfers that were cancelled at their source
+    lost: asyncio.Event = field(default_factory=asyncio.Event)  # a node has died
 
     def event(self, transfer_id: str) -> asyncio.Event:
         return self.computed.setdefault(transfer_id, asyncio.Event())
+
+    def failure(self, transfer_id: str) -> asyncio.Event:
+        return self.failed.setdefault(transfer_id, asyncio.Event())
+
+    async def settled(self, transfer_id: str) -> bool:
+        """Wait until a transfer has ended; return whether its KV has come."""
+        ends = self.event(transfer_id), self.failure(transfer_id), self.lost
+        waits = [asyncio.create_task(end.wait()) for end in ends]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return ends[0].is_set()
 
 
 class _RefusedError(Exception):
@@ -118,6 +134,7 @@ class FakeVllm:
         self.fault: Fault = ""
         self.fault_of: Callable[[Seen], Fault] = lambda _: self.fault  # those of a request before it is answered
         self.stalled = 0  # streams, so far
+        self.computed = 0  # streams that started with tokens and got no KV, so far
         self.status = 500
         self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
         self.healthy = True
@@ -158,6 +175,7 @@ class FakeVllm:
     async def stop(self) -> None:
         """Die: refuse connections, cut open ones."""
         self.cancels_may_end.set()
+        self.fabric.lost.set()
         self._stopping.set()
         await self._listening.stop()
 
@@ -234,6 +252,8 @@ class FakeVllm:
             return await answer_json(send, 401, {"error": "Unauthorized"})
         ids = json.loads(body)["transfer_ids"]
         self.cancels.append(ids)
+        for transfer_id in ids:
+            self.fabric.failure(transfer_id).set()
         await self.cancels_may_end.wait()
         if not all(map(is_transfer_id, ids)) or not 0 < len(ids) <= MAX_CANCELLED:
             return await answer_json(send, 400, {"error": "not a list of transfer ids"})
@@ -254,7 +274,7 @@ class FakeVllm:
         await asyncio.sleep(self.first_token_delay_s)
         if seen.params is not None and seen.params.role == "prefill":
             self.fabric.event(seen.params.transfer_id).set()
-        elif seen.params is not None and seen.params.peer and not self.recomputes:
+        elif seen.params is not None and seen.params.peer and not self.recomputes and not _says_start_first(seen):
             await self.fabric.event(seen.params.transfer_id).wait()
         await self._generate(seen, transport, send)
 
@@ -353,7 +373,10 @@ class FakeVllm:
             good = parts[: 0 if self.fault == "error first" else len(parts) // 2]
             named = b"event: error\n" if seen.path in (MESSAGES, RESPONSES) else b""
             parts = [*good, named + b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
+        kv_before = _says_start_first(seen) if seen.params is not None and seen.params.peer else 0
         for index, part in enumerate(parts):
+            if seen.params is not None and kv_before and index == kv_before and not self.recomputes:
+                self.computed += not await self.fabric.settled(seen.params.transfer_id)
             if self.fault.startswith("cut") and index == len(parts) // 2:
                 half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""
                 await send({"type": "http.response.body", "body": half, "more_body": True})
@@ -380,6 +403,16 @@ async def _send(send: Any, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
+def _says_start_first(seen: Seen) -> int:
+    """Return how many events of a stream a node says before it needs KV."""
+    if seen.params is None or not seen.params.start or not seen.body.get("stream"):
+        return 0
+    if seen.path in (MESSAGES, RESPONSES):
+        return 1
+    answers = seen.body.get("n") or 1
+    return answers * (min(map(len, seen.params.start)) + ("chat" in seen.path))
+
+
 def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
     body = dict(seen.body)
     if seen.params is not None and seen.params.relays:
@@ -391,8 +424,6 @@ def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
     if seen.path in (MESSAGES, RESPONSES):
         if "n" in body or body.get("temperature") != 0:
             return ["n", "temperature"]
-        body["n"] = 1
-    if seen.params is not None and seen.params.choices and seen.params.start:  # an answer moves, choice by choice
         body["n"] = 1
     return wrong_in_prefill_leg(body)
 

@@ -26,8 +26,8 @@ ORDERS = pytest.mark.parametrize("order", ["drain", "evacuate"])
 @asynccontextmanager
 async def moving(decode: int = 2, **settings: Any) -> AsyncIterator[Cluster]:
     """Run a cluster whose decode nodes send KV too, the first one alone in use."""
-    settings = {"first_tokens": "3-alike", "drain_handover_s": 0, **settings}
-    async with cluster(decode=decode, both_ways=True, **settings) as running:
+    settings = {"first_tokens": "3-alike", "drain_handover_s": 0, "both_ways": True, **settings}
+    async with cluster(decode=decode, **settings) as running:
         for node in running.decode[1:]:
             await running.admin("POST", f"{NODES}/drain", json={"url": node.url})
         yield running
@@ -208,8 +208,8 @@ async def test_a_stream_stays_whose_kv_cannot_be_sent_ahead(order: str, role: st
 
 
 @FAULTS
-async def test_a_stream_goes_on_without_its_kv_where_the_last_of_it_does_not_come(role: str, fault: Fault) -> None:
-    """As one that broke: with the prefill node that has had the prompt."""
+async def test_a_stream_goes_on_where_the_last_of_its_kv_does_not_come(role: str, fault: Fault) -> None:
+    """The other node has started: it is told, and computes what it does not have. Or it has not: another one, with the prefill node that has had the prompt."""
     async with moving(prefill=2, decode=3, breaker_failures=100) as running:
         (asked,) = await begin(running, "chat")
         source, *targets = running.decode
@@ -222,8 +222,9 @@ async def test_a_stream_goes_on_without_its_kv_where_the_last_of_it_does_not_com
         await assert_nothing_left(running)
 
     assert got == whole("chat")
-    assert left == {"recomputed": 1}
-    assert len(had.seen) == 2
+    assert left == {"moved" if role == "prefill" else "recomputed": 1}
+    assert sum(node.computed for node in targets) == (role == "prefill")
+    assert len(had.seen) == (1 if role == "prefill" else 2)
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
@@ -247,7 +248,7 @@ async def test_a_node_that_dies_while_a_stream_moves(role: str, phase: int) -> N
         moved = await metric(running, 'baton_streams_moved_total{result="moved"}')
 
     assert got == whole("chat")
-    assert moved == 0
+    assert moved == (role == "prefill" and phase == 2)  # the other node has started, and has what went ahead
 
 
 @pytest.mark.parametrize("phase", [1, 2])
@@ -265,3 +266,127 @@ async def test_a_client_that_leaves_while_its_stream_moves(phase: int) -> None:
         await until_true(lambda: [last] in source.cancels)
 
     assert target.seen[-1].cancelled
+
+
+@pytest.mark.parametrize("phase", [1, 2])
+async def test_a_source_without_a_free_place(phase: int) -> None:
+    """Its transfer's request waits behind its streams, for `stall_timeout_s` and no longer. It is not taken for silent."""
+    async with moving(stall_timeout_s=0.3) as running:
+        (asked,) = await begin(running, "chat")
+        source, target = running.decode
+        strike(source, "prefill", "hang", spared=phase - 1)
+        await leave(running, "evacuate")
+        result = "failed" if phase == 1 else "moved"
+
+        async def has_left() -> bool:
+            return (await view(running))["streams_left"] == {result: 1}
+
+        await until_true(has_left)
+        await until_true(lambda: legs(source, "prefill")[-1].cancelled)
+        seen = await view(running)
+        source.may_go_on.set()
+        got = await asked
+        await assert_nothing_left(running)
+
+    assert got == whole("chat")
+    assert seen["state"] == "ready"
+    assert target.computed == phase - 1
+
+
+@pytest.mark.parametrize("fault", ["status", "drop"])
+async def test_a_node_that_has_started_with_tokens_is_told_that_no_kv_comes(fault: Fault) -> None:
+    """It says them before KV could come, and then waited for that of a prefill node that had failed, up to `transfer_timeout_s`."""
+    async with moving(both_ways=False, breaker_failures=100) as running:
+        (asked,) = await begin(running, "completion")
+        running.prefill[0].fault_of = lambda _: fault
+        await leave(running, "evacuate")
+        got = await asked
+        target = running.decode[1]
+        await assert_nothing_left(running)
+
+    assert got == whole("completion")
+    assert target.computed == 1
+
+
+async def test_a_stream_that_begins_after_the_order_moves_if_its_node_was_asked_before() -> None:
+    async with moving(relay_first_token=False) as running:
+        source, target = running.decode
+        source.may_answer.clear()
+        asked = asyncio.create_task(running.complete(stream=True, max_tokens=TOKENS))
+        await until_true(lambda: source.seen)
+        await running.admin("POST", f"{NODES}/drain", json={"url": target.url, "draining": False})
+        await running.until_ready()
+        await leave(running, "evacuate")
+
+        async def is_beginning() -> bool:
+            return (await view(running))["streams_staying"] == {"beginning": 1}
+
+        await until_true(is_beginning)
+        source.fault = "stall"
+        source.may_answer.set()
+        got = await asked
+        left = (await view(running))["streams_left"]
+
+    assert got.content == whole("completion")
+    assert left == {"moved": 1}
+
+
+async def test_a_node_that_is_stopping_is_asked_for_nothing() -> None:
+    """It refuses all requests: its streams leave without KV."""
+    async with moving() as running:
+        (asked,) = await begin(running, "completion")
+        source = running.decode[0]
+        source.change(state="draining")
+        got = await asked
+        left = (await view(running))["streams_left"]
+
+    assert got == whole("completion")
+    assert left == {"recomputed": 1}
+    assert legs(source, "prefill") == []
+
+
+async def test_an_order_that_is_given_twice() -> None:
+    """What is on its way is not begun once more; what had failed is."""
+    async with moving(breaker_failures=100) as running:
+        (asked,) = await begin(running, "completion")
+        source, target = running.decode
+        strike(source, "prefill", "status")
+        await leave(running, "evacuate")
+
+        async def has_failed() -> bool:
+            return (await view(running))["streams_staying"] == {"failed": 1}
+
+        await until_true(has_failed)
+        source.fault_of = lambda _: ""
+        target.may_answer.clear()
+        await leave(running, "evacuate")
+        await until_true(lambda: len(legs(source, "prefill")) == 2)
+        await leave(running, "evacuate")
+        await asyncio.sleep(0.3)  # three looks
+        sent = len(legs(source, "prefill"))
+        target.may_answer.set()
+        got = await asked
+        left = (await view(running))["streams_left"]
+
+    assert sent == 2
+    assert got == whole("completion")
+    assert left == {"moved": 1}
+
+
+async def test_a_stream_that_no_node_could_take_moves_when_one_is_there() -> None:
+    async with moving() as running:
+        (asked,) = await begin(running, "completion")
+        target = running.decode[1]
+        await running.admin("POST", f"{NODES}/drain", json={"url": target.url})
+        await leave(running, "evacuate")
+
+        async def has_no_node() -> bool:
+            return (await view(running))["streams_staying"] == {"no_node": 1}
+
+        await until_true(has_no_node)
+        await running.admin("POST", f"{NODES}/drain", json={"url": target.url, "draining": False})
+        got = await asked
+        left = (await view(running))["streams_left"]
+
+    assert got == whole("completion")
+    assert left == {"moved": 1}

@@ -73,7 +73,7 @@ class Watched:
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
-        relay = cast("Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None))
+        relay = cast("Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0))
         try:
             with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
                 await asyncio.sleep(60)
@@ -208,3 +208,51 @@ async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]
     assert here.broken == []
 
     await until_true(lambda: here.broken == [FailureKind.STALLED])
+
+
+class Ahead:
+    """Sends KV when it is told to."""
+
+    most = 1
+
+    def __init__(self) -> None:
+        self.ended: list[asyncio.Future[Any]] = []
+
+    def plan(self, *_: object) -> Any:
+        return SimpleNamespace()
+
+    async def send(self, *_: object) -> Any:
+        self.ended.append(asyncio.get_running_loop().create_future())
+        return await self.ended[-1]
+
+
+async def test_streams_leave_one_after_the_other_with_their_kv(watched: list[Watched]) -> None:
+    """The next one's goes ahead at once. A stream that ends is not waited for."""
+    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    for _ in range(3):
+        here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+
+    await until_true(lambda: len(ahead.ended) == 1)
+    assert here.nodes[0].moves.staying == {"sending": 1, "waiting": 2}
+    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    await until_true(lambda: len(ahead.ended) == 2)
+    assert here.broken == [FailureKind.DRAINED]
+    for task in here.tasks:
+        task.cancel()
+    await until_true(ahead.ended[1].cancelled)
+    await asyncio.sleep(0.2)
+    assert len(ahead.ended) == 2
+
+
+async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watched: list[Watched]) -> None:
+    here, ahead = Watched(FakeNode(State.DRAINING), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    here.add(stream())
+
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
+    assert not ahead.ended
