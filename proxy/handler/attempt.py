@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.contracts.http import TOKEN_IDS_HEADER
+from baton.contracts.http import KV_ONLY_HEADER, TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -153,7 +153,7 @@ class AttemptRunner:
         signed = sign(params, self._secret)
         if is_ahead:
             body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
-            return _call(plan.decode, request, body, id_suffix="-ahead")
+            return _call(plan.decode, request, body, id_suffix="-ahead", more_headers=line(KV_ONLY_HEADER, "1"))
         return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
