@@ -64,7 +64,7 @@ class AttemptRunner:
         watch: StreamWatch,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
-        self._move_timeout_s = config.proxy.stall_timeout_s  # a client waits, or the answer has no end in sight there
+        self._move_timeout_s = config.proxy.stall_timeout_s  # for a prefill leg that has next to nothing to compute
         self._secret = secret
         self.upstream = upstream
         self._members = members
@@ -110,7 +110,7 @@ class AttemptRunner:
     async def prefill(
         self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None, *, moves: bool = False
     ) -> PrefillOutcome:
-        """Run a prefill leg. A decode node from which an answer `moves` computes next to nothing for it."""
+        """Run a prefill leg; `moves`: on the decode node that an answer leaves, which is to send its KV."""
         try:
             timeout_s = self._move_timeout_s if moves else self._prefill_timeout_s
             outcome = await run_prefill(sent, timeout_s=timeout_s, relay=relay)
@@ -231,7 +231,8 @@ class Attempt:
             self._end_leg(exc.how)
         answered = exc is None and isinstance(self._outcome, Opened | PrefillDone)
         if answered and isinstance(self._outcome, Opened):
-            self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
+            if self._relay is not None:
+                self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
             self._end_leg()
         self._shut(answered=answered)
 

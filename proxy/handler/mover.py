@@ -14,7 +14,14 @@ from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.node import Node
-from baton.proxy.planning.outcome import Opened
+from baton.proxy.planning.outcome import (
+    DecodeFailed,
+    DecodeRefused,
+    Opened,
+    PrefillDone,
+    PrefillFailed,
+    PrefillRefused,
+)
 from baton.proxy.planning.planner import Planner
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import History
@@ -49,7 +56,7 @@ class Mover:
     async def send(self, plan: DisaggregatedPlan, stream: Stream) -> Plan | None:
         """Carry out a plan for what the answer has so far; return the plan for the rest, None if the KV is not there."""
         tokens = stream.tokens()
-        problem: object = "" if tokens else "its tokens are not known"
+        problem = "" if tokens else "its tokens are not known"
         try:
             async with asyncio.timeout(self._timeout_s):
                 # Each choice's: of all but the first only what differs is not there yet.
@@ -64,14 +71,22 @@ class Mover:
             return _rest(plan) if stream.choices == 1 else _alone(plan)
         plan.prefill.moves.results["failed"] += 1
         self._metrics.moved("failed")
-        fields = {"from": plan.prefill.url, "to": plan.decode.url, "reason": str(problem)}
+        fields = {"from": plan.prefill.url, "to": plan.decode.url, "reason": problem}
         logger.warning("stream stays on its node", extra={"request_id": stream.asked.request_id} | fields)
         return None
 
-    async def _send(self, plan: DisaggregatedPlan, request: ClientRequest) -> object:
+    async def _send(self, plan: DisaggregatedPlan, request: ClientRequest) -> str:
         """Send the KV of the prompt and some tokens; return what went wrong."""
         async with self._attempts.run(_rest(plan), request, None) as outcome:
-            return "" if isinstance(outcome, Opened) and not outcome.recomputed else outcome
+            match outcome:
+                case Opened():
+                    return "the KV has not come" if outcome.recomputed else ""
+                case DecodeFailed() | PrefillFailed():
+                    return outcome.message
+                case DecodeRefused() | PrefillRefused():
+                    return f"a leg was answered {int(outcome.answered.status)}"
+                case PrefillDone():
+                    return "the answer has ended"
 
 
 def _rest(plan: DisaggregatedPlan) -> DisaggregatedPlan:

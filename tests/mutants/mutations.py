@@ -378,6 +378,9 @@ MUTATIONS: Final = [
         ("min(most, self._retries.left)", "most"),
         ("kept is not None and kept.is_answered", "False"),
         ("kept is not None and not kept.can_start", "False"),
+        ("one.is_over or task.cancelled()", "task.cancelled()"),
+        ("        if node.probed is not State.READY:", "        if False:"),
+        ("        if self._sending >= ahead.most:", "        if False:"),
     ),
     *_of(
         "node/http/tokens_ahead.py",
@@ -429,7 +432,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/handler/attempt.py",
         f"{UNIT}/proxy/handler/test_attempt.py",
-        ("if isinstance(outcome, Opened) and self._relay.is_whole:", "if False:"),
+        ("if isinstance(outcome, Opened) and relay is not None and relay.is_whole:", "if False:"),
     ),
     *_of(
         "proxy/http_server/client_protocol.py",

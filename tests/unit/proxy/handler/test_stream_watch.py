@@ -68,12 +68,14 @@ class Watched:
         )
         self.broken: list[FailureKind] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.relays: list[Any] = []
 
     def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
         relay = cast("Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0))
+        self.relays.append(relay)
         try:
             with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
                 await asyncio.sleep(60)
@@ -246,6 +248,23 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watched: list[Wat
     await until_true(ahead.ended[1].cancelled)
     await asyncio.sleep(0.2)
     assert len(ahead.ended) == 2
+
+
+async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watched: list[Watched]) -> None:
+    """Its next leg, if it has one, is another failure's."""
+    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+    await until_true(lambda: ahead.ended)
+
+    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    here.tasks[0].cancel()
+    await asyncio.sleep(0.05)
+
+    assert here.relays[0].onto is None
 
 
 async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watched: list[Watched]) -> None:
