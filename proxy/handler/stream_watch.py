@@ -119,8 +119,9 @@ class StreamWatch:
         }
         for node, streams in self._streams.items():  # a cancelled block is left later
             is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
-            here = (one for one in streams if one.kind is None)
-            leaving = [one for one in here if is_drained or one.began_at < node.evacuated_at]
+            leaving: list[_Open] = []
+            if is_drained or node.evacuated_at:
+                leaving = [each for each in streams if is_drained or each.began_at < node.evacuated_at]
             if node.probed in _SILENT:
                 self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
                 node.moves.staying = Counter({"silent": len(leaving)} if leaving else {})
@@ -143,11 +144,13 @@ class StreamWatch:
         for one in [*islice(leaving, most)]:
             one.leave(_STALLED)
 
-    def _give_away(self, node: Node, leaving: "Iterable[_Open]", *, is_drained: bool) -> Counter[str]:
+    def _give_away(self, node: Node, leaving: "Sequence[_Open]", *, is_drained: bool) -> Counter[str]:
         """Let streams of a node that is alive leave it, or begin to; return how many stay, by why."""
         staying: Counter[str] = Counter()
-        others, left = self._others(node), 0
+        others, left = self._others(node) if leaving else (), 0
         for one in leaving:
+            if one.kind is not None:  # it is about to
+                continue
             why = "sending" if one.sending is not None else one.why_it_stays(others)
             if not why and one.failed_at > node.evacuated_at and not is_drained:
                 why = "failed"
