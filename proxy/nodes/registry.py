@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
+LONGEST_EVACUATION_S: Final = 86_400.0  # an order is remembered for so long
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
 _NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED, FailureKind.UNFETCHED))
 _NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's error, or too much to do for now
@@ -74,6 +75,7 @@ class NodeRegistry:
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
+        self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.time)
         self._by_order = False
         # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
         self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
@@ -182,7 +184,10 @@ class NodeRegistry:
 
     def evacuate(self, node: Node) -> None:
         """Have the streams that a decode node has now go on on others. It gets work as before."""
-        node.evacuated_at, node.moves = time.time(), Moves()
+        now = node.evacuated_at = time.time()
+        node.moves = Moves()
+        kept = {url: at for url, at in self._evacuated.items() if at > now - LONGEST_EVACUATION_S}
+        self._evacuated = {**kept, node.url: now}
         logger.info("node is evacuated", extra={"url": node.url})
 
     def orders(self, version: int = 0) -> AdminOverrides:
@@ -192,7 +197,7 @@ class NodeRegistry:
             added={role: self._admin[role].urls for role in ROLES},
             removed={role: tuple(self._rosters[role].removed) for role in ROLES},
             drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
-            evacuated={node.url: node.evacuated_at for node in self.decode if node.evacuated_at},
+            evacuated=self._evacuated,
         )
 
     def adopt(self, orders: AdminOverrides) -> None:
@@ -205,8 +210,9 @@ class NodeRegistry:
                 self._drained[role] = set(orders.drained.get(role, ()))
                 for node in self.of(role):
                     self.drain(node, draining=node.url in self._drained[role])
+        self._evacuated = dict(orders.evacuated)
         for node in self.decode:
-            if (at := orders.evacuated.get(node.url, 0.0)) != node.evacuated_at:
+            if (at := self._evacuated.get(node.url, 0.0)) != node.evacuated_at:
                 node.evacuated_at, node.moves = at, Moves()
 
     def state(self) -> dict[str, Any]:
@@ -253,6 +259,7 @@ class NodeRegistry:
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
+        node.evacuated_at = self._evacuated.get(url, 0.0) if role == "decode" else 0.0
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
         self.of(role).append(node)
         self.revision.number += 1

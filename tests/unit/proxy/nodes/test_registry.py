@@ -110,6 +110,10 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
         assert not node.moves.results
         assert (node.draining, node.state) == (False, theirs.state)
 
+        other.drain(other.prefill[0])  # one order does not take back another
+        found.adopt(other.orders())
+        assert node.evacuated_at == theirs.evacuated_at
+
         found.adopt(before)
         assert node.evacuated_at == 0
 
