@@ -30,8 +30,8 @@ from baton.proxy.nodes.roster import Roster
 logger = logging.getLogger(__name__)
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
-# What says that the node itself is gone, as against one request that it did not like.
 LONGEST_EVACUATION_S: Final = 86_400.0  # an order is remembered for so long
+# What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
 _NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED, FailureKind.UNFETCHED))
 _NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's error, or too much to do for now
