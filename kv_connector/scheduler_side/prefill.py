@@ -15,7 +15,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
-from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen, sent_tokens
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, cut_off, has_kv, lengthen, sent_tokens
 from baton.kv_connector.scheduler_side.answer_tokens import objection as cannot_follow
 from baton.kv_connector.scheduler_side.block_pins import BlockTables
 from baton.kv_connector.scheduler_side.cached_token_usage import bill_prompt_alone
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
+
+KV_LOST = "the KV of the answer is no longer in the prefix cache"
 
 
 class _State(IntEnum):
@@ -92,6 +94,7 @@ class PrefillScheduler:
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
         self._tables = BlockTables(groups, block_tokens)
+        self._num_groups = len(groups)
         self._has_states = have_states(groups)
         self._sampling = "" if self._has_states else sampling
         self._answers = answers
@@ -128,9 +131,14 @@ class PrefillScheduler:
         if reason := no_media or unfit or (objection(request) if self._has_states else ""):
             self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
             return
-        self._prompts[transfer_id] = prompt
         if answer:
             lengthen(request, answer)
+            assert self._pool is not None  # bound before the engine takes requests
+            if self._num_groups == 1 and not has_kv(request, self._pool):
+                self._step.abandoned.append(Abandoned(transfer_id, KV_LOST, params.grids))
+                cut_off(request)
+                return
+        self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if transfer_id != params.transfer_id else ""

@@ -98,6 +98,12 @@ class RequestAttempts:
         assert self._plan is not None
         return self._shared.attempts.watch.watching(self._plan.decode, self._history, relay, has_kv=True)
 
+    def pair(self) -> tuple[Node, Node] | None:
+        """Return the decode node on which the answer has ended and the prefill node that has its prompt; None if there is none."""
+        if self._plan is None or self._pair is None:
+            return None
+        return self._plan.decode, self._pair.prefill
+
     def broke(self, how: FailureKind) -> None:
         assert self._plan is not None
         if how is FailureKind.DRAINED:
@@ -110,9 +116,7 @@ class RequestAttempts:
         return self._onto if self._left is not None and relay.stream.asked.start else None
 
     def _first(self, request: ClientRequest, *, others_wait: bool = False) -> Plan:
-        return self._elsewhere(
-            partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait)
-        )
+        return self._elsewhere(partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait))
 
     def _elsewhere(self, make: Callable[[History], Plan]) -> Plan:
         """Make a plan without a node that has just been left and is well; with it, if there is no other."""

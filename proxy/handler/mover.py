@@ -6,6 +6,7 @@ node's place once more: for what has been made since. Whatever fails here, the a
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -55,18 +56,11 @@ class Mover:
 
     async def send(self, plan: DisaggregatedPlan, stream: Stream) -> Plan | None:
         """Carry out a plan for what the answer has so far; return the plan for the rest, None if the KV is not there."""
-        tokens = stream.tokens()
-        problem = "" if tokens else "its tokens are not known"
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                # Each choice's: of all but the first only what differs is not there yet.
-                for ids in filter(None, tokens):
-                    problem = problem or await self._send(plan, replace(stream.asked, start=(ids,), names_tokens=""))
-        except TimeoutError:
-            problem = "it took too long"
-        except Exception:
-            logger.exception("KV could not be sent ahead", extra={"request_id": stream.asked.request_id})
-            problem = "an error of ours"
+        # Each choice's: of all but the first only what differs is not there yet.
+        requests = [replace(stream.asked, start=(ids,), names_tokens="") for ids in filter(None, stream.tokens())]
+        problem = "its tokens are not known"
+        if requests:
+            problem = await send_kv(self._attempts, plan, requests, timeout_s=self._timeout_s)
         if not problem:
             return _rest(plan) if stream.choices == 1 else _alone(plan)
         plan.prefill.moves.results["failed"] += 1
@@ -75,18 +69,35 @@ class Mover:
         logger.warning("stream stays on its node", extra={"request_id": stream.asked.request_id} | fields)
         return None
 
-    async def _send(self, plan: DisaggregatedPlan, request: ClientRequest) -> str:
-        """Send the KV of the prompt and some tokens; return what went wrong."""
-        async with self._attempts.run(_rest(plan), request, None) as outcome:
-            match outcome:
-                case Opened():
-                    return "the KV has not come" if outcome.recomputed else ""
-                case DecodeFailed() | PrefillFailed():
-                    return outcome.message
-                case DecodeRefused() | PrefillRefused():
-                    return f"a leg was answered {int(outcome.answered.status)}"
-                case PrefillDone():
-                    return "the answer has ended"
+
+async def send_kv(
+    attempts: AttemptRunner, plan: DisaggregatedPlan, requests: Iterable[ClientRequest], *, timeout_s: float
+) -> str:
+    """Send the KV of prompts and the tokens that they start with into the other node's prefix cache, one after the other; return what went wrong."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            for request in requests:
+                if problem := await _send_one(attempts, plan, request):
+                    return problem
+    except TimeoutError:
+        return "it took too long"
+    except Exception:
+        logger.exception("KV could not be sent")
+        return "an error of ours"
+    return ""
+
+
+async def _send_one(attempts: AttemptRunner, plan: DisaggregatedPlan, request: ClientRequest) -> str:
+    async with attempts.run(_rest(plan), request, None) as outcome:
+        match outcome:
+            case Opened():
+                return "the KV has not come" if outcome.recomputed else ""
+            case DecodeFailed() | PrefillFailed():
+                return outcome.message
+            case DecodeRefused() | PrefillRefused():
+                return f"a leg was answered {int(outcome.answered.status)}"
+            case PrefillDone():
+                return "the answer has ended"
 
 
 def _rest(plan: DisaggregatedPlan) -> DisaggregatedPlan:

@@ -157,9 +157,7 @@ class Planner:
             source: the node that the answer leaves.
             history: of the request.
         """
-        if not source.sends_streams or has_several_prompts(request.fields):
-            return None
-        if reason_for_local(request.fields) or reason_alone(request):
+        if not _can_send(source, request):
             return None
         others = [node for node in self._other_decode(request.model, history, source) if node.state is State.READY]
         starting = [node for node in others if node.sends_streams and node.starts_with_tokens]
@@ -168,6 +166,19 @@ class Planner:
             return None
         chosen = self._decode_router.choose(self._work(request), fitting)
         return DisaggregatedPlan(decode=chosen, prefill=source, rank=0, transfer_id=new_transfer_id())
+
+    def give_back(self, request: ClientRequest, source: Node, destination: Node) -> DisaggregatedPlan | None:
+        """Plan how the KV of an answer that has ended goes from its decode node to a prefill node; None: it cannot.
+
+        Args:
+            request: what was asked.
+            source: the node that has made the answer.
+            destination: the prefill node.
+        """
+        ready = all(node.state is State.READY and node.sends_streams for node in (source, destination))
+        if not ready or not _can_send(source, request) or not that_fit([destination], [source]):
+            return None
+        return DisaggregatedPlan(decode=destination, prefill=source, rank=0, transfer_id=new_transfer_id())
 
     def after(
         self,
@@ -364,3 +375,10 @@ def key_of(request: ClientRequest, header: str) -> str:
     if header and (value := find(request.headers, header.encode())):
         return value.decode("latin-1")
     return bytes(request.fields["user"]).decode(errors="replace") if is_set(request.fields, "user") else ""
+
+
+def _can_send(source: Node, request: ClientRequest) -> bool:
+    """Whether a node can send the KV of an answer to this request."""
+    if not source.sends_streams or has_several_prompts(request.fields):
+        return False
+    return not reason_for_local(request.fields) and not reason_alone(request)

@@ -85,6 +85,11 @@ class Metrics:
             ("result",),
             buckets=_TTFT_BUCKETS_S,
         )
+        self._returns = counter(
+            "baton_answers_returned",
+            "Answers whose KV was to go back to a prefill node; dropped: too many waited, or for too long",
+            ("result",),
+        )
         self._cancels = counter(
             "baton_transfer_cancels",
             "Transfers that nobody wants any more, by whether the prefill node could be told",
@@ -145,6 +150,9 @@ class Metrics:
 
     def move_gap(self, result: Result, gap_s: float) -> None:
         self._move_gaps.labels(result).observe(gap_s)
+
+    def returned(self, result: Literal["returned", "failed", "dropped"]) -> None:
+        self._returns.labels(result).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""
