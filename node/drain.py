@@ -3,7 +3,7 @@
 vLLM's own handler closes the engine to new requests at once and its HTTP server last, so clients that come in between get
 broken answers, and a prefill node would leave with prompts whose KV nobody has fetched yet. So SIGTERM is ours. When
 nothing is left to do, or the time is up, vLLM is told with a SIGINT, which it handles as it would have handled the
-SIGTERM; until vLLM serves, and for Ctrl-C, everything is as without us.
+SIGTERM. Before vLLM serves, SIGTERM is handled by vLLM; Ctrl-C always is.
 """
 
 import asyncio

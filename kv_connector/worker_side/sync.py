@@ -112,8 +112,8 @@ class ForwardSync(LayerSync):
 class EventSync(LayerSync):
     """An event behind the layers; the sender waits for it, the model thread never does.
 
-    A layer leaves at the hook before its attention, unless the backend leaves the writing of KV to the attention (trap
-    19: most of vLLM's do not; it gains a layer).
+    A layer leaves at the hook before its attention, one layer earlier than at the hook behind it, unless the attention
+    backend writes the KV itself (few of vLLM's do).
     """
 
     def attention_begins(self, layer: int) -> None:

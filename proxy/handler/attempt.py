@@ -84,7 +84,7 @@ class AttemptRunner:
     ) -> "Attempt":
         """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block.
 
-        Without `relay` the answer is nobody's: the decode node only gets the KV, into its prefix cache.
+        Without `relay` the answer is thrown away: the decode node gets the KV, into its prefix cache, and that is all.
         """
         return Attempt(self, plan, request, relay, history)
 

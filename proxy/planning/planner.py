@@ -258,7 +258,7 @@ class Planner:
     def _on_one_node(
         self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str
     ) -> LocalPlan:
-        # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
+        # Answers of the other APIs depend on parsers, which a prefill node may not have been given.
         is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
         if is_scored and (matching := that_fit(found.prefill, decode)):
             node = self._prefill_router.choose(work, matching)

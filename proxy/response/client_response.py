@@ -52,7 +52,7 @@ class ClientResponse:
         return self._writer.begin(status, head, first, ends=ends)
 
     def write(self, chunk: bytes, ends: bool = False) -> bool:
-        """Send a chunk of a stream at once, unless it is empty, with the last bytes of the response if it `ends`: `end` is called all the same.
+        """Send a chunk of a stream at once, unless it is empty; if it `ends` the response, with the response's last bytes in the same write. `end` must be called in any case.
 
         Returns whether the client keeps up; see `drained`.
         """

@@ -72,7 +72,7 @@ class _Forgetful:
 
 
 class LeastLoad(_Forgetful):
-    """The node with the least work; of several, each in its turn. Of thousands only so many are looked at, others each time."""
+    """The node with the least work; of several, each in its turn. Of more than `_WINDOW` nodes it compares that many, other ones at each call."""
 
     _WINDOW: Final = 256
 
@@ -129,15 +129,15 @@ class PrefixAffinity:
     """The node with the least of what it has to do already, and `_NEW_COUNTS` times what it must compute of this prompt.
 
     What all nodes have seen makes no difference between them, and a node that has seen much but has much to do loses to
-    one that has less to do: both follow from adding the two up. With a factor of 1 that is the node that is done soonest,
-    and more is computed, since what one prompt gains by going elsewhere is work that later prompts wait for. Only while nobody has anything to do would a node that
-    has seen much get everything; so no node is given much more than `_TIMES` its share of the work of the last minutes.
+    one that has less to do: both follow from adding the two up. With a factor of 1 this would be the node that
+    ends soonest; but a prompt that is computed twice for that is work that later prompts wait for, hence the larger factor. While all nodes are idle, a node that
+    has seen much would get every prompt; so no node is given much more than `_TIMES` its share of the work of the last minutes.
     """
 
     reads_prompts = True
     _NEW_COUNTS: Final = 8
     _TIMES: Final = 1.25
-    _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while nobody else is there
+    _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while no others come
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
     _WINDOW: Final = 16  # further nodes looked at, others each time
 

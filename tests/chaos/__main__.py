@@ -12,18 +12,21 @@ from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import Shape
 from tests.chaos.page import put
 from tests.chaos.parts import PARTS, SHARES, Amounts, Run
+from tests.chaos.phases import ORDER, Phase
 from tests.e2e.stack import running_stack
 
 
 def main() -> int:
     """Run and print; exit with 1 if something did not hold."""
     arguments = _parser().parse_args()
-    shape = Shape(transfer=replace(TransferConfig(), kv_verify=arguments.verify))
+    transfer = replace(TransferConfig(), kv_verify=arguments.verify, peer_timeout_s=arguments.peer_timeout)
+    shape = Shape(transfer=transfer)
+    phases = (Phase[arguments.phase.upper()],) if arguments.phase else ORDER
     amounts = Amounts(**{name: getattr(arguments, name) for name in PARTS})
     chosen = [arguments.only] if arguments.only else [part for part in PARTS if SHARES[part]]
     sections = {}
     with _folder(arguments.logs) as folder, running_stack(folder) as stack:
-        run = Run(stack, shape, seed=arguments.seed, amounts=amounts, kept=arguments.add)
+        run = Run(stack, shape, seed=arguments.seed, amounts=amounts, phases=phases, kept=arguments.add)
         for part in chosen:
             share = SHARES[part] if len(chosen) > 1 else 1.0
             sections[part] = run.do(part, share * arguments.seconds)
@@ -53,6 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=600.0, help="of faults, over all parts; starts not counted")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=PARTS, help="one part; without it all but silences")
+    parser.add_argument(
+        "--phase",
+        choices=[phase.name.lower() for phase in ORDER],
+        help="of requests, for aborts and kills; without it all",
+    )
+    parser.add_argument(
+        "--peer-timeout", type=float, default=TransferConfig().peer_timeout_s, help="of the nodes, seconds"
+    )
     parser.add_argument("--verify", default="off", help="transfer.kv_verify: off, full or sample:N")
     for amount in fields(Amounts):
         parser.add_argument(f"--{amount.name}", type=int, default=amount.default, help="at most")

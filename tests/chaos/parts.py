@@ -16,6 +16,7 @@ from tests.chaos.links import missing_tools
 from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
 from tests.chaos.memory import FEW_KERNELS, beyond
 from tests.chaos.outcome import Outcome
+from tests.chaos.phases import ORDER, Phase
 from tests.chaos.results import add, read
 from tests.chaos.runs import StormSize, plain_server, references_from, run_cuts, run_faults, run_measured_storm
 from tests.chaos.silences import RATE_PER_S, UNHURRIED, Stops
@@ -49,13 +50,26 @@ class Amounts:
 class Run:
     """Runs parts, one after the other, and collects what did not hold."""
 
-    def __init__(self, stack: Stack, shape: Shape, *, seed: int, amounts: Amounts, kept: Path | None = None) -> None:
-        """Start a plain server and get the right answers from it. Outcomes are added to those that are `kept`."""
+    def __init__(
+        self,
+        stack: Stack,
+        shape: Shape,
+        *,
+        seed: int,
+        amounts: Amounts,
+        phases: tuple[Phase, ...] = ORDER,
+        kept: Path | None = None,
+    ) -> None:
+        """Start a plain server and get the right answers from it.
+
+        Clients leave and processes are killed in the given `phases` of a request. Outcomes are added to those that are `kept`.
+        """
         self.problems: list[str] = []
         self._stack = stack
         self._shape = shape
         self._seed = seed
         self._amounts = amounts
+        self._phases = phases
         self._kept = kept
         self._plain: Server = plain_server(stack)
         self._references: Sequence[Reference] = references_from(self._plain, stack.model, seed, FAMILIES, MEMBERS)
@@ -82,7 +96,7 @@ class Run:
         folder.mkdir()
         with running_stack(folder, preload="", env=FEW_KERNELS) as stack:
             plain, cluster = plain_server(stack), Cluster(stack, self._shape)
-            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE)
+            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE, self._phases)
             storm = run_measured_storm(cluster, plain, self._references, size)
             preempted = {node.name: int(node.metrics()["vllm:num_preemptions_total"]) for node in cluster.nodes}
         growth = storm.our_growth, storm.plain_growth
@@ -94,7 +108,7 @@ class Run:
 
     def _kills(self, seconds: float) -> str:
         peer_timeout_s = self._shape.transfer.peer_timeout_s
-        return self._faults(schedule.kills(self._seed, self._amounts.kills, peer_timeout_s), seconds)
+        return self._faults(schedule.kills(self._seed, self._amounts.kills, peer_timeout_s, self._phases), seconds)
 
     def _stalls(self, seconds: float) -> str:
         peer_s, request_s = self._shape.transfer.peer_timeout_s, self._shape.request_timeout_s

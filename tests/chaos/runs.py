@@ -14,6 +14,7 @@ from tests.chaos.ledger import Watch
 from tests.chaos.links import LINK_MBIT_S, SpreadCluster, cutter_for
 from tests.chaos.memory import Growth, growths, measure
 from tests.chaos.outcome import Outcome
+from tests.chaos.phases import ORDER, Phase
 from tests.chaos.schedule import Cut, Kill, Stall
 from tests.chaos.storm import Storm
 from tests.chaos.tally import Tally
@@ -34,6 +35,7 @@ class StormSize(NamedTuple):
     aborts: int
     seconds: float
     at_once: int
+    phases: tuple[Phase, ...] = ORDER  # in which they leave
 
 
 class MeasuredStorm(NamedTuple):

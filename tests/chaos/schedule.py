@@ -125,10 +125,10 @@ def wave(
     return errands
 
 
-def kills(seed: int, count: int, peer_timeout_s: float) -> list[Kill]:
+def kills(seed: int, count: int, peer_timeout_s: float, phases: tuple[Phase, ...] = ORDER) -> list[Kill]:
     """Draw kills; victims and phases take turns, so that a short run has each victim and a long one each pair."""
     rng = random.Random(f"{seed}/kills")
-    pairs = [(victim, phase) for phase in _shuffled(rng, ORDER) for victim in VICTIMS]
+    pairs = [(victim, phase) for phase in _shuffled(rng, phases) for victim in VICTIMS]
     return [
         Kill(
             number=number,

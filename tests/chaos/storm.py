@@ -15,7 +15,7 @@ from tests.chaos.audit import audit, damages_of, verified_by
 from tests.chaos.bounds import Bounds
 from tests.chaos.exchange import Ending, Exchange
 from tests.chaos.ledger import TAG, Picture, Settled, Watch, settle
-from tests.chaos.phases import BY_LEDGER, ORDER, Phase, phase_of
+from tests.chaos.phases import BY_LEDGER, Phase, phase_of
 from tests.chaos.schedule import Errand, wave
 from tests.chaos.tally import Tally
 from tests.chaos.verdict import Result, Verdict, judge
@@ -70,15 +70,20 @@ class Storm:
         self._departed: list[Caller] = []  # whose transfer some node may still know of
         self.tally = Tally()
 
-    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int, at_least: int = 0) -> Tally:
+    async def run(
+        self, *, seed: int, aborts: int, seconds: float, at_once: int, phases: tuple[Phase, ...], at_least: int = 0
+    ) -> Tally:
         """Send waves until `aborts` clients have left, in shares over the phases, or `seconds` have passed.
 
         Of each phase `at_least` so many leave, however long that takes.
         """
         begun = time.monotonic()
         longest = len(self._references[0].tokens)
-        while time.monotonic() - begun < seconds or min(self.tally.left[phase] for phase in ORDER) < at_least:
-            missing = {phase: max(0, math.ceil(SHARES[phase] * aborts) - self.tally.left[phase]) for phase in ORDER}
+        wanted = {
+            phase: math.ceil(SHARES[phase] * aborts / sum(SHARES[chosen] for chosen in phases)) for phase in phases
+        }
+        while time.monotonic() - begun < seconds or min(self.tally.left[phase] for phase in phases) < at_least:
+            missing = {phase: max(0, count - self.tally.left[phase]) for phase, count in wanted.items()}
             if not any(missing.values()):
                 break
             size = min(
@@ -95,7 +100,7 @@ class Storm:
             )
             await self._wave(errands, at_once)
             self.tally.waves += 1
-            rare = {str(phase): self.tally.left[phase] for phase in ORDER if self.tally.left[phase] < at_least}
+            rare = {str(phase): self.tally.left[phase] for phase in phases if self.tally.left[phase] < at_least}
             print(
                 f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}",
                 flush=True,
