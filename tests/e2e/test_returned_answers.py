@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NEW_TOKENS, ANSWER_TOKENS = 40, 50  # of each turn but the first, whose prompt is longer
 AT_ONCE = 4
-SIZES = [pytest.param(3, 4, id="3 of 4 turns"), pytest.param(40, 12, id="40 of 12 turns", marks=pytest.mark.exhaustive)]
+SIZES = [pytest.param(3, 4, id="few"), pytest.param(40, 12, id="many", marks=pytest.mark.exhaustive)]
 
 
 @pytest.fixture
@@ -38,19 +38,19 @@ def returned(proxy: Server) -> dict[str, float]:
 def test_each_turn_computes_what_is_new(nodes: Nodes, proxy: Server, conversations: int, turns: int) -> None:
     """Interleaved conversations. The prefill node computes at most a turn's new tokens, and a block of the answer before."""
     before = returned(proxy).get("returned", 0)
-    prompts = [prompt_of(300 + number) for number in range(conversations)]
+    prompts = [prompt_of(30 + number) for number in range(conversations)]
     computed: list[list[int]] = [[] for _ in prompts]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for turn in range(turns):
             names = [f"returned-{conversations:02}-{turn:02}-{number:02}" for number in range(conversations)]
-            bodies = [body_of(prompt, ANSWER_TOKENS) for prompt in prompts]
+            bodies = [body_of(prompt, ANSWER_TOKENS, model=nodes.stack.model) for prompt in prompts]
             got = list(pool.map(lambda body, name: ask(proxy, body, name), bodies, names))
             wanted = list(pool.map(lambda body: ask(nodes.plain, body), bodies))
             assert [tokens for tokens, _ in got] == [tokens for tokens, _ in wanted]
             wait_until_returned(proxy, before + (turn + 1) * conversations)
             for number, (tokens, _) in enumerate(got):
                 computed[number].append(nodes.computed(nodes.prefill, names[number]))
-                prompts[number] = [*prompts[number], *tokens, *prompt_of(400 + number)[:NEW_TOKENS]]
+                prompts[number] = [*prompts[number], *tokens, 900 + turn, *prompt_of(0)[2 : NEW_TOKENS + 1]]
 
     later = [count for each in computed for count in each[1:]]
     print(f"computed by the prefill node in later turns: median {median(later)}, most {max(later)} tokens")
