@@ -37,6 +37,7 @@ from baton.proxy.nodes.views import (
     NodeList,
     NodeResult,
     NodeView,
+    RoleRequest,
 )
 
 OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
@@ -130,6 +131,11 @@ def _add_member_routes(
         tell = partial(_evacuate, members, drain=request.drain)
         return await _change(worker_group, partial(_each, members, request.url, tell))
 
+    @router.post("/admin/nodes/role")
+    async def change_role(request: RoleRequest) -> NodeList:
+        """Have a node with `transfer.both_ways` serve in the other role, in the same process: its streams go on on other decode nodes, its other requests to their ends."""
+        return await _change(worker_group, partial(_change_role, members, request.url, request.role))
+
 
 async def _change(worker_group: WorkerGroup, act: Callable[[], T]) -> T:
     try:
@@ -151,6 +157,21 @@ def _evacuate(members: NodeRegistry, node: Node, *, drain: bool) -> None:
     if drain:
         members.drain(node)
     members.evacuate(node)
+
+
+def _change_role(members: NodeRegistry, url: str, role: Role) -> NodeList:
+    for node in _found(members, url):
+        if node.role == role:
+            continue
+        if node.info is None or not node.info.both_ways:
+            raise HTTPException(
+                HTTPStatus.CONFLICT,
+                f"{node.url} only has the role that it was started in: transfer.both_ways is off there",
+            )
+        if len(members.of(node.role)) == 1:
+            raise HTTPException(HTTPStatus.CONFLICT, f"{node.url} is the only {node.role} node")
+        members.change_role(node, role)
+    return NodeList(nodes=list(map(view, members.find(url.rstrip("/")))))
 
 
 def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeList:

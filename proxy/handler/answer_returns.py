@@ -5,6 +5,7 @@ alone. The client has its answer by then. If a return fails, the next turn's pro
 """
 
 import asyncio
+import logging
 from collections import deque
 from time import perf_counter
 from typing import Final, Literal, NamedTuple
@@ -21,6 +22,8 @@ from baton.proxy.planning.plans import DisaggregatedPlan
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 RETURN_HEADER: Final = b"x-return-answer"  # "off": a client does not want this answer's KV to be used again
 MOST_AT_ONCE: Final = 2  # over all workers: a return takes a place among each node's sequences
@@ -119,3 +122,6 @@ class AnswerReturns:
                 continue
             problem = await send_kv(self._attempts, one.plan, [one.request], timeout_s=self._timeout_s)
             self._metrics.returned("failed" if problem else "returned")
+            if problem:
+                fields = {"request_id": one.request.request_id, "to": one.plan.decode.url, "reason": problem}
+                logger.info("answer not returned", extra=fields)

@@ -190,6 +190,14 @@ class NodeRegistry:
         self._evacuated = {**kept, node.url: now}
         logger.info("node is evacuated", extra={"url": node.url})
 
+    def change_role(self, node: Node, role: Role) -> None:
+        """Have a node that sends and receives serve in the other role. Its streams go on elsewhere, what else it carries to its end."""
+        if node.role == "decode":
+            self.evacuate(node)
+        self.remove(node)
+        self.add(role, node.url)
+        logger.info("node changes its role", extra={"url": node.url, "role": role})
+
     def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""
         return AdminOverrides(
@@ -202,6 +210,10 @@ class NodeRegistry:
 
     def adopt(self, orders: AdminOverrides) -> None:
         """Do what operators have told another worker."""
+        self._evacuated = dict(orders.evacuated)
+        for node in self.decode:  # those, too, that leave now
+            if (at := self._evacuated.get(node.url, 0.0)) != node.evacuated_at:
+                node.evacuated_at, node.moves = at, Moves()
         with self._order():
             for role in ROLES:
                 self._admin[role].replace(orders.added.get(role, ()))
@@ -210,10 +222,6 @@ class NodeRegistry:
                 self._drained[role] = set(orders.drained.get(role, ()))
                 for node in self.of(role):
                     self.drain(node, draining=node.url in self._drained[role])
-        self._evacuated = dict(orders.evacuated)
-        for node in self.decode:
-            if (at := self._evacuated.get(node.url, 0.0)) != node.evacuated_at:
-                node.evacuated_at, node.moves = at, Moves()
 
     def state(self) -> dict[str, Any]:
         """Return the sources, and the former members that still carry requests, for `/admin/state`."""
@@ -259,6 +267,7 @@ class NodeRegistry:
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
+        node.takes_either_role = url in self._admin[role].urls
         node.evacuated_at = self._evacuated.get(url, 0.0) if role == "decode" else 0.0
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
         self.of(role).append(node)

@@ -28,6 +28,13 @@ class EvacuateRequest(BaseModel):
     drain: bool = False
 
 
+class RoleRequest(BaseModel):
+    """Which node, with `transfer.both_ways`, serves in which role from now on."""
+
+    url: str
+    role: Role
+
+
 class NodeView(BaseModel):
     """One member as this proxy sees it."""
 

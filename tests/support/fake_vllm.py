@@ -313,7 +313,7 @@ class FakeVllm:
         if self.refuses_starts and seen.params.start:
             raise _RefusedError(400, "it starts with no tokens")
         params = seen.params
-        if params.role != self.role and not (self.info.both_ways and params.start):
+        if params.role != self.role and not self.info.both_ways:
             raise _RefusedError(400, f"{FIELD} is for the other role")
         if (params.role == "decode") != bool(params.peer) and not params.start:
             raise _RefusedError(400, f"{FIELD} names no peer, or one too many")

@@ -19,6 +19,7 @@ ROUTES = [
     ("DELETE", NODES),
     ("POST", f"{NODES}/drain"),
     ("POST", f"{NODES}/evacuate"),
+    ("POST", f"{NODES}/role"),
     ("GET", "/admin/state"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),

@@ -118,6 +118,29 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
         assert node.evacuated_at == 0
 
 
+async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
+    """Its streams are to leave wherever they are; and it can change back."""
+    async with members(decode=("http://d", "http://e")) as told, members(decode=("http://d", "http://e")) as other:
+        left = other.decode[1]
+        told.change_role(told.decode[1], "prefill")
+        other.adopt(told.orders())
+
+        for found in (told, other):
+            assert [node.url for node in found.prefill] == ["http://p", "http://e"]
+            assert [node.url for node in found.decode] == ["http://d"]
+            assert [node.takes_either_role for node in found.prefill] == [False, True]
+        assert left.evacuated_at > 0
+
+        told.change_role(told.prefill[1], "decode")
+        other.adopt(told.orders())
+
+        for found in (told, other):
+            assert [[node.url for node in nodes] for nodes in (found.prefill, found.decode)] == [
+                ["http://p"],
+                ["http://d", "http://e"],
+            ]
+
+
 async def test_a_removed_node_can_be_added_again() -> None:
     """It begins without its breaker's failures. A member that is added again is only taken back into use."""
     async with members() as found:
