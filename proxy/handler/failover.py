@@ -110,9 +110,7 @@ class RequestAttempts:
         return self._onto if self._left is not None and relay.stream.asked.start else None
 
     def _first(self, request: ClientRequest, *, others_wait: bool = False) -> Plan:
-        return self._elsewhere(
-            partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait)
-        )
+        return self._elsewhere(partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait))
 
     def _elsewhere(self, make: Callable[[History], Plan]) -> Plan:
         """Make a plan without a node that has just been left and is well; with it, if there is no other."""

@@ -74,7 +74,9 @@ class Watched:
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
-        relay = cast("Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0))
+        relay = cast(
+            "Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0)
+        )
         self.relays.append(relay)
         try:
             with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
