@@ -307,7 +307,8 @@ async def disturb(nodes: Nodes, clients: list[Client], source: Server, fault: st
 
     async def strike(reading: list[asyncio.Task[None]]) -> None:
         if fault == "none":
-            return await until_all_have_left(nodes, source)
+            await until_all_have_left(nodes, source)
+            return
         await asyncio.sleep(draw.random())  # somewhere among the moves
         if fault == "clients leave":
             left.extend(draw.sample(range(len(clients)), len(clients) // 3))
