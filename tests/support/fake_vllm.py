@@ -355,6 +355,13 @@ class FakeVllm:
         await _send(send, ANSWER_COMMENT + head + b"\n" + answer[:10])
         await _send(send, answer[10:], more=False)
 
+    async def _wait_for_kv(self, seen: Seen, index: int) -> None:
+        """Wait before an event that a stream cannot say without KV."""
+        if seen.params is None or not seen.params.peer or self.recomputes:
+            return
+        if index and index == _says_start_first(seen):
+            self.computed += not await self.fabric.settled(seen.params.transfer_id)
+
     async def _generate(self, seen: Seen, transport: Any, send: Any) -> None:
         streams = bool(seen.body.get("stream"))
         headers = [(b"content-type", b"text/event-stream; charset=utf-8" if streams else b"application/json")]
@@ -374,10 +381,8 @@ class FakeVllm:
             good = parts[: 0 if self.fault == "error first" else len(parts) // 2]
             named = b"event: error\n" if seen.path in (MESSAGES, RESPONSES) else b""
             parts = [*good, named + b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
-        kv_before = _says_start_first(seen) if seen.params is not None and seen.params.peer else 0
         for index, part in enumerate(parts):
-            if seen.params is not None and kv_before and index == kv_before and not self.recomputes:
-                self.computed += not await self.fabric.settled(seen.params.transfer_id)
+            await self._wait_for_kv(seen, index)
             if self.fault.startswith("cut") and index == len(parts) // 2:
                 half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""
                 await send({"type": "http.response.body", "body": half, "more_body": True})

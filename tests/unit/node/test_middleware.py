@@ -360,7 +360,7 @@ async def test_a_stream_that_another_node_goes_on_with_is_held_before_its_tokens
 async def test_a_request_for_kv_alone_is_left_when_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, is_for_kv: bool
 ) -> None:
-    """VLLM ends what its client has left. Any other request computes what has not come."""
+    """Since vLLM ends what its client has left. Any other request computes what has not come."""
     failed, heard = asyncio.Event(), list[str]()
 
     async def wait(_outcomes: Outcomes, transfer_id: str) -> None:

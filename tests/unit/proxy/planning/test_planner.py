@@ -605,7 +605,7 @@ def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_
     assert (kept.decode, moved.decode) == (taker, members[-1])
 
 
-SENDS = {"both_ways": True, "control_addresses": ["tcp://d:1"], "first_tokens": "3-alike"}
+SENDS: dict[str, Any] = {"both_ways": True, "control_addresses": ["tcp://d:1"], "first_tokens": "3-alike"}
 
 
 @pytest.mark.parametrize(
