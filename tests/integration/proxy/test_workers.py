@@ -290,6 +290,7 @@ async def test_all_workers_give_their_streams_of_a_node_away(tmp_path: Path) -> 
         finally:
             os.kill(stopped, signal.SIGCONT)
         got = await asyncio.gather(*asked)
+        await running.until_whole()  # each worker answers what is asked of all
         left = (await running.nodes())[source.url]["streams_left"]
         counted = await running.counted("baton_streams_moved_total")
         await target.stop()
