@@ -30,9 +30,6 @@ AHEAD = "ahead"
 TOKENS_TYPE = "application/x-baton-tokens"  # content type of such an answer
 ANSWER_COMMENT = b": baton answer "
 
-# On a decode leg whose answer is thrown away: it ends if its KV does not come, and computes nothing in its place.
-KV_ONLY_HEADER = "x-baton-kv-only"
-
 
 def error_body(
     message: str, *, kind: str = "invalid_request_error", code: str | int | None = None, param: str | None = None

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.contracts.http import AHEAD, CANCEL_PATH, KV_ONLY_HEADER, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
+from baton.contracts.http import AHEAD, CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import Role, TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
@@ -28,7 +28,6 @@ from baton.node.http.bearer import BearerGate
 from baton.node.http.cancel import CancelApi
 from baton.node.http.connections import bound_connections, note_proof
 from baton.node.http.first_token import hold_stream
-from baton.node.http.kv_only import leave_without_kv
 from baton.node.http.load import Load
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
@@ -42,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _HERE = Place(host="127.0.0.1", protocol="tcp")
 _NAMES_TOKENS = TOKEN_IDS_HEADER.encode()
-_KV_ONLY = KV_ONLY_HEADER.encode()
 _AHEAD = AHEAD.encode()
 
 
@@ -149,13 +147,11 @@ class NodeMiddleware:
             log = log or TokenLog()
             send = hold_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s, log)
         async with naming_ahead(send, log) if log is not None and names == _AHEAD else nullcontext(send) as answer:
-            received = replay(body, receive)
             if transfer is not None and transfer.role == "decode":
                 answer = name_path(answer, transfer.transfer_id, self._outcomes)  # noqa: PLW2901  # wrapped
-                if header(scope, _KV_ONLY):
-                    received = leave_without_kv(received, transfer.transfer_id, self._outcomes)
-            with self._load.request(len(body)), logged(log):
-                await self._app(scope, received, answer)
+            computes = transfer is None or not (transfer.kv_only or (transfer.role == "prefill" and transfer.start))
+            with self._load.request(len(body) if computes else 0), logged(log):
+                await self._app(scope, replay(body, receive), answer)
 
     async def _start_objection(self) -> str:
         """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""

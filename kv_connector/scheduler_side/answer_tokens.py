@@ -56,11 +56,3 @@ def has_kv(request: "Request", pool: "BlockPool") -> bool:
         return False
     last = len(request.block_hashes) - 3
     return last < 0 or pool.get_cached_block(request.block_hashes[last], [0]) is not None
-
-
-def cut_off(request: "Request") -> None:
-    """Leave one token of a prompt that has not been scheduled: nobody wants what would be computed of the others."""
-    request.prompt_token_ids = (request.prompt_token_ids or [0])[:1]
-    del request._all_token_ids[1:]
-    request.num_prompt_tokens = request.max_tokens = 1
-    request.block_hashes.clear()

@@ -155,7 +155,6 @@ class Outcomes:
         self._known: OrderedDict[str, Outcome] = OrderedDict()
         self._reserved: OrderedDict[str, None] = OrderedDict()
         self._awaited: dict[str, asyncio.Event] = {}
-        self._failing: dict[str, asyncio.Event] = {}
         self._listener: socket.socket | None = None
         self._senders: list[socket.socket] = []
 
@@ -202,16 +201,6 @@ class Outcomes:
                 self._awaited.pop(transfer_id, None)
         return transfer_id in self._reserved
 
-    async def wait_until_failed(self, transfer_id: str) -> None:
-        """Wait until a transfer has not gone as planned; for ever, if it does."""
-        self._hear()
-        if transfer_id not in self._known:
-            event = self._failing.setdefault(transfer_id, asyncio.Event())
-            try:
-                await event.wait()
-            finally:
-                self._failing.pop(transfer_id, None)
-
     def _hear(self) -> None:
         self._accept()
         for sender in tuple(self._senders):
@@ -255,8 +244,6 @@ class Outcomes:
             return  # of another version: the header is a courtesy, the answer is right either way
         if line.outcome in _PATHS:
             self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
-            if event := self._failing.get(line.transfer_id):
-                event.set()
         elif line.outcome == "reserved":
             self._reserved[line.transfer_id] = None
             if event := self._awaited.get(line.transfer_id):

@@ -7,6 +7,7 @@ alone. The client has its answer by then. If a return fails, the next turn's pro
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from time import perf_counter
 from typing import Final, Literal, NamedTuple
 
@@ -16,9 +17,10 @@ from baton.contracts.kv_transfer import Start
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.handler.mover import send_kv
 from baton.proxy.http.headers import find
-from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning.planner import Planner
 from baton.proxy.planning.plans import DisaggregatedPlan
+from baton.proxy.request.eligibility import fetches_items
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
@@ -27,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 RETURN_HEADER: Final = b"x-return-answer"  # "off": a client does not want this answer's KV to be used again
 MOST_AT_ONCE: Final = 2  # over all workers: a return takes a place among each node's sequences
-MOST_WAITING: Final = 64  # of one worker; the oldest makes way, as its blocks are the next that its node reuses
+# Of one worker, by requests and by bytes of their bodies; the oldest make way, as their blocks are the next that their nodes reuse.
+MOST_WAITING: Final = 64
+MOST_WAITING_BYTES: Final = 16 << 20
 MAX_WAIT_S: Final = 5.0
 _BYTES_PER_TOKEN: Final = 4  # of text, where only tokens are counted
 
@@ -36,6 +40,7 @@ class _Return(NamedTuple):
     plan: DisaggregatedPlan
     request: ClientRequest
     since_s: float
+    body_bytes: int
 
 
 class AnswerReturns:
@@ -59,7 +64,7 @@ class AnswerReturns:
         self._timeout_s = timeout_s
         self._most = max(1, MOST_AT_ONCE // workers)
         self._waiting: deque[_Return] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: dict[Node, asyncio.Task[None]] = {}  # destinations, of which each takes one at a time
 
     def offer(self, stream: Stream, pair: tuple[Node, Node] | None) -> None:
         """Return an answer that has ended, soon, if that is wanted and possible.
@@ -68,34 +73,28 @@ class AnswerReturns:
             stream: the answer.
             pair: the decode node that has made it and the prefill node that has computed its prompt, if one has.
         """
-        if (
-            self._mode == "off"
-            or pair is None
-            or stream.choices != 1
-            or find(stream.asked.headers, RETURN_HEADER) == b"off"
-        ):
+        if self._mode == "off" or pair is None or stream.choices != 1 or fetches_items(stream.asked.fields):
+            return
+        if (find(stream.asked.headers, RETURN_HEADER) or b"").strip().lower() == b"off":
             return
         tokens = stream.tokens()[:1]
         # The last token may be the one that ends an answer: a node that started with it would end the request at once.
         start: Start = tuple(ids[:-1] for ids in tokens if len(ids) > 1)
-        plan = self._planner.give_back(stream.asked, *pair) if start else None
+        plan = self._planner.return_answer(stream.asked, *pair) if start else None
         if plan is None or not self._pays(len(start[0]), plan):
             return
         # The prefill node computes nothing of it: it is no load.
         request = replace(stream.asked, start=start, names_tokens="", prompt=memoryview(b""))
-        self._waiting.append(_Return(plan, request, perf_counter()))
-        if len(self._waiting) > MOST_WAITING:
+        self._waiting.append(_Return(plan, request, perf_counter(), len(stream.asked.prompt)))
+        while len(self._waiting) > MOST_WAITING or sum(one.body_bytes for one in self._waiting) > MOST_WAITING_BYTES:
             self._waiting.popleft()
             self._metrics.returned("dropped")
-        if len(self._tasks) < self._most:
-            task = asyncio.create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._begin()
 
     async def stop(self) -> None:
         """End what is under way."""
         self._waiting.clear()
-        for task in (tasks := [*self._tasks]):
+        for task in (tasks := [*self._busy.values()]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -114,14 +113,25 @@ class AnswerReturns:
             return False
         return computing_s - at_least_s > 2 * step_s
 
-    async def _work(self) -> None:
-        while self._waiting:
-            one = self._waiting.popleft()
-            if perf_counter() - one.since_s > MAX_WAIT_S:
+    def _begin(self) -> None:
+        """Begin the oldest returns for whose destinations none is under way."""
+        for one in [*self._waiting]:
+            is_late = perf_counter() - one.since_s > MAX_WAIT_S
+            if is_late or not all(node.state is State.READY for node in (one.plan.prefill, one.plan.decode)):
+                self._waiting.remove(one)
                 self._metrics.returned("dropped")
-                continue
-            problem = await send_kv(self._attempts, one.plan, [one.request], timeout_s=self._timeout_s)
-            self._metrics.returned("failed" if problem else "returned")
-            if problem:
-                fields = {"request_id": one.request.request_id, "to": one.plan.decode.url, "reason": problem}
-                logger.info("answer not returned", extra=fields)
+            elif len(self._busy) < self._most and one.plan.decode not in self._busy:
+                self._waiting.remove(one)
+                task = self._busy[one.plan.decode] = asyncio.create_task(self._return(one))
+                task.add_done_callback(partial(self._end, one.plan.decode))
+
+    def _end(self, destination: Node, _: asyncio.Task[None]) -> None:
+        del self._busy[destination]
+        self._begin()
+
+    async def _return(self, one: _Return) -> None:
+        problem = await send_kv(self._attempts, one.plan, [one.request], timeout_s=self._timeout_s)
+        self._metrics.returned("failed" if problem else "returned")
+        if problem:
+            fields = {"request_id": one.request.request_id, "to": one.plan.decode.url, "reason": problem}
+            logger.info("answer not returned", extra=fields)

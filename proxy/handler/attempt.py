@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.contracts.http import KV_ONLY_HEADER, TOKEN_IDS_HEADER
+from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -134,6 +134,8 @@ class AttemptRunner:
         self._members.report(node, kind)
 
     def _report(self, call: LegRequest, role: str, kind: FailureKind) -> None:
+        if call.is_optional and kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT):
+            return  # whoever asked counts it; of what the node does for clients it says nothing
         is_unfetched = kind is FailureKind.STATUS and fetches_items(call.asked.fields)
         self.report_failure(role, call.node, FailureKind.UNFETCHED if is_unfetched else kind)
 
@@ -150,10 +152,10 @@ class AttemptRunner:
         start = request.start if plan.moves or plan.decode.starts_with_tokens else ()
         address = plan.control_address
         params = replace(prefill, role="decode", peer=address, relays=False, start=start, start_sent=plan.moves)
-        signed = sign(params, self._secret)
+        signed = sign(replace(params, kv_only=is_ahead), self._secret)
         if is_ahead:
             body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
-            return _call(plan.decode, request, body, id_suffix="-ahead", more_headers=line(KV_ONLY_HEADER, "1"))
+            return _call(plan.decode, request, body, id_suffix="-ahead")
         return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
@@ -212,12 +214,14 @@ class Attempt:
                 return self._outcome
             relay = self._relay if self._relay is not None and self._relay.begin(plan) else None
             params = prefill_params(plan, request, relay)
-            prefill = shared.prefill_call(plan, request, params)
+            is_optional = self._relay is None
+            prefill = replace(shared.prefill_call(plan, request, params), is_optional=is_optional)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-            decode = shared.decode_call(plan, request, params, is_ahead=self._relay is None)
+            decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
+            decode = replace(decode, is_optional=is_optional)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:

@@ -51,6 +51,9 @@ class RequestAttempts:
         self._history = History()
         self._plan: Plan | None = None  # the last one that was tried
         self._pair: DisaggregatedPlan | None = None  # the last one with a prefill node
+        self._opened: tuple[Node, Opened] | None = (
+            None  # the prefill node of that pair, and the answer that followed its KV
+        )
         self._left: Node | None = None  # the node that the answer has just left, which was alive
         self._onto: Plan | None = None  # the plan of that move, if its KV has been sent ahead
 
@@ -79,6 +82,8 @@ class RequestAttempts:
             chosen(plan)
             self._shared.metrics.decided(plan)
             async with self._shared.attempts.run(plan, request, relay, self._history) as outcome:
+                if isinstance(outcome, Opened) and plan is self._pair:
+                    self._opened = plan.prefill, outcome
                 if isinstance(outcome, Opened | PrefillDone):
                     self._arrived(plan, outcome, relay)
                     yield outcome
@@ -98,11 +103,11 @@ class RequestAttempts:
         assert self._plan is not None
         return self._shared.attempts.watch.watching(self._plan.decode, self._history, relay, has_kv=True)
 
-    def pair(self) -> tuple[Node, Node] | None:
-        """Return the decode node on which the answer has ended and the prefill node that has its prompt; None if there is none."""
-        if self._plan is None or self._pair is None:
+    def has_kv(self) -> tuple[Node, Node] | None:
+        """Return the decode node on which the answer has ended and the prefill node that has its prompt; None if none has."""
+        if self._plan is None or self._opened is None or self._opened[1].recomputed:
             return None
-        return self._plan.decode, self._pair.prefill
+        return self._plan.decode, self._opened[0]
 
     def broke(self, how: FailureKind) -> None:
         assert self._plan is not None

@@ -155,7 +155,7 @@ class RequestHandler:
                     raise
                 raise self._broken_off(broken, NotResumableReason.NO_NODE) from exc
             else:
-                return self._returns.offer(stream, attempts.pair())
+                return self._returns.offer(stream, attempts.has_kv())
             await self._prepare_next_leg(stream, attempts, client, broken)
 
     @asynccontextmanager

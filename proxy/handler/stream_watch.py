@@ -6,7 +6,6 @@ A node that is alive first sends the KV of its streams ahead, if it can (`mover.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from typing import Final, Protocol
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http_server.cancel_scope import CancelScope
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import History, RetryPolicy
@@ -151,8 +151,10 @@ class StreamWatch:
         for one in leaving:
             if one.kind is not None:  # it is about to
                 continue
+            if one.onto is not None and one.leave_for(others):
+                continue
             why = "sending" if one.sending is not None else one.why_it_stays(others)
-            if not why and one.failed_at > node.evacuated_at and not is_drained:
+            if not why and one.failed_for is node.moves and not is_drained:
                 why = "failed"
             if not why and (why := self._send_ahead(node, one)) == "" and left == MOST_AT_ONCE:
                 why = "waiting"
@@ -166,7 +168,7 @@ class StreamWatch:
     def _send_ahead(self, node: Node, one: "_Open") -> str:
         """Begin to send a stream's KV ahead; return why it stays so long, "" if it leaves without."""
         ahead = self.ahead
-        if ahead is None or one.failed_at > node.evacuated_at or not (one.has_kv and node.sends_streams):
+        if ahead is None or one.failed_for is node.moves or not (one.has_kv and node.sends_streams):
             return ""
         if node.probed is not State.READY:  # a node that is stopping takes no requests
             return ""
@@ -188,12 +190,9 @@ class StreamWatch:
         self._timer = asyncio.get_running_loop().call_later(0, self._look)  # it is another one's turn
         if one.is_over or task.cancelled():
             return
-        onto = task.result()
-        if onto is None or one.why_it_stays([onto.decode]):
-            one.failed_at = time.time()
-        elif one.kind is None:
-            one.relay.onto = onto
-            one.leave(FailureKind.DRAINED)
+        one.onto = task.result()
+        if one.onto is None:
+            one.failed_for = one.node.moves
 
 
 class _Open:
@@ -201,16 +200,17 @@ class _Open:
 
     __slots__ = (
         "_lines",
-        "_node",
         "_scope",
         "_since_s",
         "_watch",
         "began_at",
-        "failed_at",
+        "failed_for",
         "has_kv",
         "history",
         "is_over",
         "kind",
+        "node",
+        "onto",
         "relay",
         "sending",
         "stream",
@@ -220,14 +220,15 @@ class _Open:
         self, watch: StreamWatch, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool
     ) -> None:
         self._watch = watch
-        self._node = node
+        self.node = node
         self.history = history
         self.relay = relay
         self.stream = relay.stream
         self.has_kv = has_kv or self.stream.kept is not None
         self.began_at = relay.asked_at
         self.sending: asyncio.Task[Plan | None] | None = None  # its KV ahead
-        self.failed_at = 0.0  # to have its KV sent ahead (time.time)
+        self.failed_for: Moves | None = None  # the order for which its KV could not be sent ahead
+        self.onto: Plan | None = None  # how it goes on, once its KV has been sent ahead
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()
@@ -235,11 +236,11 @@ class _Open:
         self.is_over = False
 
     def __enter__(self) -> None:
-        self._watch.add(self._node, self)
+        self._watch.add(self.node, self)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None) -> None:
         self.is_over = True
-        self._watch.discard(self._node, self)
+        self._watch.discard(self.node, self)
         if self._scope.end(kind):
             assert self.kind is not None
             raise StreamBrokenError(self.kind, _MESSAGES[self.kind]) from exc
@@ -266,6 +267,16 @@ class _Open:
         model = stream.asked.model
         fits = any(other.serves(model) and not self.history.has_lost(other) for other in others)
         return "" if fits else NotResumableReason.NO_NODE
+
+    def leave_for(self, others: Sequence[Node]) -> bool:
+        """Leave for the node that has the KV by now, if that is still one of these; return whether it is."""
+        onto, self.onto = self.onto, None
+        if onto is None or self.why_it_stays([node for node in others if node is onto.decode]):
+            self.failed_for = self.node.moves
+            return False
+        self.relay.onto = onto
+        self.leave(FailureKind.DRAINED)
+        return True
 
     def leave(self, kind: FailureKind) -> None:
         self.kind = kind

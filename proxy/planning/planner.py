@@ -165,9 +165,9 @@ class Planner:
         if not fitting:
             return None
         chosen = self._decode_router.choose(self._work(request), fitting)
-        return DisaggregatedPlan(decode=chosen, prefill=source, rank=0, transfer_id=new_transfer_id())
+        return DisaggregatedPlan(decode=chosen, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())
 
-    def give_back(self, request: ClientRequest, source: Node, destination: Node) -> DisaggregatedPlan | None:
+    def return_answer(self, request: ClientRequest, source: Node, destination: Node) -> DisaggregatedPlan | None:
         """Plan how the KV of an answer that has ended goes from its decode node to a prefill node; None: it cannot.
 
         Args:
@@ -176,9 +176,10 @@ class Planner:
             destination: the prefill node.
         """
         ready = all(node.state is State.READY and node.sends_streams for node in (source, destination))
-        if not ready or not _can_send(source, request) or not that_fit([destination], [source]):
+        can = _can_send(source, request) and destination.starts_with_tokens
+        if not ready or not can or not that_fit([destination], [source]):
             return None
-        return DisaggregatedPlan(decode=destination, prefill=source, rank=0, transfer_id=new_transfer_id())
+        return DisaggregatedPlan(decode=destination, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())
 
     def after(
         self,

@@ -21,18 +21,14 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node computes the prompt, the other decodes."""
 
     decode: Node
-    prefill: Node  # the decode node that an answer leaves, if its KV moves
+    prefill: Node
+    moves: bool = False  # the KV is that of an answer so far, and `prefill` the node that has made it
     rank: int  # data-parallel rank of the prefill node
     transfer_id: str
     new_bytes: int = 0  # of the prompt, that the prefill node is not believed to have; 0: not known
     path: str = DISAGGREGATED
     reason: str = ""
     label: str = ""  # for `baton_decisions_total`, if it might have been otherwise
-
-    @property
-    def moves(self) -> bool:
-        """Whether the KV of an answer so far comes from the decode node that has made it."""
-        return self.prefill.role == "decode"
 
     @property
     def ranks(self) -> int:

@@ -56,7 +56,7 @@ def admin(proxy: Server, method: str, path: str, **more: Any) -> Any:
 
 def change(proxy: Server, node: Server, role: str) -> float:
     """Change a node's role; return how long it took until it was ready in that one, in seconds."""
-    began_s = time.monotonic()
+    began_s, seen = time.monotonic(), {}
     admin(proxy, "POST", "/admin/nodes/role", json={"url": node.url, "role": role})
     while time.monotonic() < began_s + ANSWER_TIMEOUT_S:
         seen = {each["url"]: each for each in admin(proxy, "GET", "/admin/nodes")["nodes"]}[node.url]

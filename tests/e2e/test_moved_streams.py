@@ -280,11 +280,7 @@ def test_sixteen_streams_of_all_kinds_move(nodes: Nodes) -> None:
 @pytest.mark.exhaustive
 def test_streams_move_while_clients_leave_and_nodes_die(nodes: Nodes) -> None:
     """To and fro, 16 at a time: those that stay have one server's answer, and all blocks come back."""
-<<<<<<< HEAD
-    draw = random.Random(5)  # no secret
-=======
     draw = random.Random(5)
->>>>>>> move
     kinds = [list(LONG)[at % len(LONG)] for at in range(AT_ONCE)]
     wanted = asyncio.run(ask_one_server(nodes, [client_of(nodes, at, kind, "all") for at, kind in enumerate(kinds)]))
     before, rounds = moved(nodes), -(-STREAMS // AT_ONCE)

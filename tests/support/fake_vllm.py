@@ -20,7 +20,6 @@ from baton.contracts.http import (
     AHEAD,
     ANSWER_COMMENT,
     CANCEL_PATH,
-    KV_ONLY_HEADER,
     MAX_CANCELLED,
     NODE_PATH,
     TOKEN_IDS_HEADER,
@@ -282,7 +281,7 @@ class FakeVllm:
     def _check(self, seen: Seen) -> None:
         """Refuse what the proxy must never send, and what vLLM refuses."""
         for name in seen.headers:
-            if (name.startswith("x-baton-") and name not in (TOKEN_IDS_HEADER, KV_ONLY_HEADER)) or (
+            if (name.startswith("x-baton-") and name != TOKEN_IDS_HEADER) or (
                 name == "x-data-parallel-rank" and self.info.data_parallel_size == 1
             ):
                 raise _RefusedError(400, f"header {name} must not reach a node")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton.contracts.http import KV_ONLY_HEADER
-from baton.proxy.handler.answer_returns import MOST_AT_ONCE, MOST_WAITING
+from baton.proxy.handler.answer_returns import MOST_WAITING
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_moving import legs, params
@@ -50,7 +49,7 @@ async def test_an_answer_returns_to_the_node_that_had_its_prompt(streamed: bool)
     (sent,), (received,) = legs(source, "prefill"), legs(destination, "decode")
     assert params(sent)["id"] == params(received)["id"]
     assert params(sent)["start"] == params(received)["start"] == [[FIRST_ID + at for at in range(TOKENS - 1)]]
-    assert received.headers[KV_ONLY_HEADER] == "1"
+    assert params(received)["kv_only"]
     assert received.body["max_tokens"] == TOKENS
 
 
@@ -98,14 +97,14 @@ async def test_a_return_that_fails_is_counted(role: str, fault: Any) -> None:
 
 
 async def test_few_returns_at_once() -> None:
-    """The others wait; when too many do, the oldest are dropped."""
+    """One for each destination; the others wait. When too many do, the oldest are dropped."""
     more = 3
     async with returning() as running:
         node = running.prefill[0]
         node.fault_of = lambda seen: "hang" if seen in legs(node, "decode") else ""
-        count = MOST_AT_ONCE + MOST_WAITING + more
+        count = 1 + MOST_WAITING + more
         await asyncio.gather(*(running.complete(stream=True, max_tokens=TOKENS) for _ in range(count)))
         await counted(running, DROPPED, more)
         under_way = len(legs(node, "decode"))
 
-    assert under_way == MOST_AT_ONCE
+    assert under_way == 1

@@ -15,7 +15,6 @@ from fastapi import FastAPI
 
 from baton.contracts.http import (
     CANCEL_PATH,
-    KV_ONLY_HEADER,
     METRICS_PATH,
     NODE_PATH,
     PATH_HEADER,
@@ -354,31 +353,6 @@ async def test_a_stream_that_another_node_goes_on_with_is_held_before_its_tokens
     first = b": baton tokens 0 7\n: baton tokens 1 9\n" if asks else b""
     assert exchange.sent[1]["body"] == first + b"data: {}\n\n"
     assert waits == [TRANSFER]
-
-
-@pytest.mark.parametrize("is_for_kv", [True, False])
-async def test_a_request_for_kv_alone_is_left_when_that_does_not_come(
-    monkeypatch: pytest.MonkeyPatch, is_for_kv: bool
-) -> None:
-    """Since vLLM ends what its client has left. Any other request computes what has not come."""
-    failed, heard = asyncio.Event(), list[str]()
-
-    async def wait(_outcomes: Outcomes, transfer_id: str) -> None:
-        assert transfer_id == TRANSFER
-        await failed.wait()
-
-    async def app(_scope: Scope, receive: Any, _send: Any) -> None:
-        heard.append((await receive())["type"])
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
-                failed.set()
-                heard.append((await receive())["type"])
-
-    monkeypatch.setattr(Outcomes, "wait_until_failed", wait)
-    headers = [(KV_ONLY_HEADER, "1")] if is_for_kv else []
-    await Exchange(http("POST", COMPLETIONS, headers), body_of(leg())).run(gate(app))
-
-    assert heard == ["http.request", *(["http.disconnect"] if is_for_kv else [])]
 
 
 async def test_refused_parameters_are_counted_by_kind() -> None:

@@ -206,19 +206,6 @@ async def test_a_reservation_is_waited_for_with_a_bound(outcomes: Outcomes, send
     assert not await outcomes.wait_until_reserved("never", 0)
 
 
-async def test_a_failure_is_waited_for(outcomes: Outcomes, sender: OutcomeSender) -> None:
-    """It may have come before, or come later; of a transfer that goes as planned none comes."""
-    assert sender.send("before", "recomputed", "peer gone")
-    waiting = [asyncio.create_task(outcomes.wait_until_failed(one)) for one in ("later", "never")]
-    await asyncio.sleep(0.01)
-    assert sender.send("later", "recomputed", "peer gone")
-
-    await outcomes.wait_until_failed("before")
-    await asyncio.wait_for(waiting[0], 10)
-    assert not waiting[1].done()
-    waiting[1].cancel()
-
-
 async def test_several_engines_and_one_that_starts_again_are_heard(outcomes: Outcomes, runtime_dir: Path) -> None:
     """Each data-parallel engine has a connection; an ended one is closed."""
     senders = [OutcomeSender(runtime_dir / "outcomes.sock") for _ in range(3)]

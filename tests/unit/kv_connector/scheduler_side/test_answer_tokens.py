@@ -9,7 +9,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, cut_off, has_kv, lengthen
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, has_kv, lengthen
 from baton.kv_connector.scheduler_side.prefill import KV_LOST, PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, request, step_output
 
@@ -54,23 +54,15 @@ def test_a_short_answer_behind_a_short_prompt_is_computed() -> None:
     assert has_kv(new_request(PROMPT[: 2 * BLOCK_TOKENS]), pool_with(0))
 
 
-def test_one_token_is_left_of_what_is_not_wanted() -> None:
-    made = lengthened()
-    cut_off(made)
-
-    assert (made.num_tokens, made.num_prompt_tokens, made.max_tokens) == (1, 1, 1)
-    assert made.prompt_token_ids == PROMPT[:1]
-    assert made.block_hashes == []
-
-
 @pytest.mark.parametrize(("blocks", "reasons"), [(BLOCKS, []), (0, [KV_LOST])])
-def test_a_source_without_the_kv_computes_next_to_nothing(blocks: int, reasons: list[str]) -> None:
+def test_a_source_without_the_kv_computes_nothing(blocks: int, reasons: list[str]) -> None:
     """The other node is told, and computes what it lacks, or leaves it."""
-    side = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, 200))
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, sampling="s", answers=ModelLimits(200, 200))
     side.bind_pool(pool_with(blocks))
     leg = new_request(PROMPT, request("prefill", 1, start=((*ANSWER, 1),)).kv_transfer_params)
 
     side.add_request(leg)
 
     assert [each.reason for each in side.take_step(step_output()).abandoned] == reasons
-    assert leg.num_tokens == (1 if reasons else len(PROMPT + ANSWER))
+    assert leg.num_tokens == len(PROMPT + ANSWER)
+    assert ("baton_start_at_once" in leg.__dict__) is bool(reasons)
