@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from baton.proxy.handler import answer_returns
 from baton.proxy.handler.answer_returns import MOST_WAITING
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
@@ -96,10 +97,11 @@ async def test_a_return_that_fails_is_counted(role: str, fault: Any) -> None:
     assert got.status_code == 200
 
 
-async def test_few_returns_at_once() -> None:
+async def test_few_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each destination; the others wait. When too many do, the oldest are dropped."""
     more = 3
-    async with returning() as running:
+    monkeypatch.setattr(answer_returns, "MAX_WAIT_S", 1000.0)
+    async with returning(stall_timeout_s=60) as running:
         node = running.prefill[0]
         node.fault_of = lambda seen: "hang" if seen in legs(node, "decode") else ""
         count = 1 + MOST_WAITING + more
