@@ -61,7 +61,7 @@ class ConsumerRank(Rank):
             hello=HELLO,
             check_compatible=accept_all,
         )
-        self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
+        self.machine._sequence = Numbers()
         self.gather = machines.gather(self.machine)
         self.scene = scene
         self.engines: list[str] = []  # alive

@@ -103,7 +103,7 @@ class Local:
 
     def _intern(self, side: Side) -> tuple[int, dict[int, int]]:
         for machine in side.machines():
-            machine._sequence = Numbers()  # type: ignore[assignment]  # see prefill.py
+            machine._sequence = Numbers()
         digest = blake2b(pickle.dumps(side), digest_size=16).digest()
         if (known := self._prints.get(digest)) is None:
             known = self._prints[digest] = self._compare(side)

@@ -113,6 +113,7 @@ class Request:
     lora_request, cache_salt, structured_output_request = None, None, None
     sampling_params = SimpleNamespace(prompt_logprobs=None, num_logprobs=None, extra_args=None)
     max_tokens = 20
+    block_hashes = ()  # of its whole blocks; a source looks for the third from the end
 
     def __init__(self, leg: Leg, peer: str) -> None:
         self.leg = leg
@@ -487,7 +488,7 @@ class Node:
             return None, False
         own = self.pool.take(missing)
         blocks = self.tables[request.request_id] = cached + own
-        self.sides.allocated(request, [blocks], external)  # type: ignore[list-item]
+        self.sides.allocated(request, [blocks], external)
         for block in own:
             self.pool.writer[block.block_id] = request.leg.transfer if external else ""
             self.pool.content[block.block_id] = GARBAGE if external else UNWRITTEN

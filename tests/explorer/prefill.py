@@ -66,7 +66,7 @@ class ProducerRank(Rank):
             terms=partial(_terms, scene.terms(self.place)),
             verify=verify_all if scene.verify else verify_none,
         )
-        self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
+        self.machine._sequence = Numbers()
         self.fan_out = machines.fan_out(self.machine)
         self.scene = scene
         self.pushes: dict[Handle, Push] = {}
