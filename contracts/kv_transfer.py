@@ -35,6 +35,7 @@ _FLAGS = {  # field → attribute
     "first": "first_token",
     "relay": "relays",
     "start_sent": "start_sent",
+    "kv_only": "kv_only",
 }
 
 Role = Literal["prefill", "decode"]
@@ -100,6 +101,7 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     start: Start = ()
     # Decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens.
     start_sent: bool = False
+    kv_only: bool = False  # decode leg: its answer is thrown away; the engine ends the request if its KV does not come
 
     def transfer_of(self, prompt_hash: bytes, choice: int = 0) -> str:
         """Return the id of one engine request's transfer, which both nodes find.

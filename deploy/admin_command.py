@@ -67,6 +67,9 @@ def command_line() -> argparse.ArgumentParser:
     add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
     drained = "give a node no more work; its requests go on and it stays a member"
     add("drain", partial(_set_draining, draining=True), drained, "node_url")
+    evacuated = add("evacuate", _evacuate, "have a decode node's streams go on on others", "node_url")
+    evacuated.add_argument("--drain", action="store_true", help="and give it no more work")
+    add("role", _change_role, "have a node with transfer.both_ways serve in the other role", "role", "node_url")
     add("undrain", partial(_set_draining, draining=False), "give a drained node work again", "node_url")
     for name, purpose, path, names in (
         ("load-adapter", "load a LoRA adapter on the nodes", "/v1/load_lora_adapter", ("name", "path")),
@@ -137,6 +140,16 @@ def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
 def _set_draining(client: httpx.Client, options: argparse.Namespace, *, draining: bool) -> None:
     order = {"url": options.node_url, "draining": draining}
     _print_table(_ask(client, "POST", "/admin/nodes/drain", json=order)["nodes"])
+
+
+def _evacuate(client: httpx.Client, options: argparse.Namespace) -> None:
+    order = {"url": options.node_url, "drain": options.drain}
+    _print_table(_ask(client, "POST", "/admin/nodes/evacuate", json=order)["nodes"])
+
+
+def _change_role(client: httpx.Client, options: argparse.Namespace) -> None:
+    order = {"url": options.node_url, "role": options.role}
+    _print_table(_ask(client, "POST", "/admin/nodes/role", json=order)["nodes"])
 
 
 def _change_adapter(client: httpx.Client, options: argparse.Namespace, *, path: str) -> None:

@@ -149,7 +149,8 @@ class NodeMiddleware:
         async with naming_ahead(send, log) if log is not None and names == _AHEAD else nullcontext(send) as answer:
             if transfer is not None and transfer.role == "decode":
                 answer = name_path(answer, transfer.transfer_id, self._outcomes)  # noqa: PLW2901  # wrapped
-            with self._load.request(len(body)), logged(log):
+            computes = transfer is None or not (transfer.kv_only or (transfer.role == "prefill" and transfer.start))
+            with self._load.request(len(body) if computes else 0), logged(log):
                 await self._app(scope, replay(body, receive), answer)
 
     async def _start_objection(self) -> str:

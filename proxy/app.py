@@ -28,9 +28,11 @@ from baton.proxy.auth.api_key_auth import ApiKeyAuth
 from baton.proxy.auth.middleware import ReadingAuthMiddleware
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router
+from baton.proxy.handler.answer_returns import AnswerReturns
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.handler.cancel_notifier import CancelNotifier
 from baton.proxy.handler.failover import Failover
+from baton.proxy.handler.mover import Mover
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.upstream import Upstream
@@ -145,6 +147,7 @@ def create_app(
         targets=_targets(config.proxy),
         revision=members.revision,
     )
+    returns = _move_kv(config, planner, attempts, counted, watch, workers=slot.workers if slot else 1)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -161,6 +164,7 @@ def create_app(
             await dashboard.stop()
             await worker_group.stop()
             await members.stop()
+            await returns.stop()
             await attempts.stop()
             await cancels.stop()
             await upstream.stop()
@@ -177,7 +181,7 @@ def create_app(
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     failover = Failover(planner, attempts, retries, counted)
-    shared = (config, admission, failover, telemetry)
+    shared = (config, admission, failover, telemetry, returns)
     return FrontDoor(
         RequestHandler(*shared),
         Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
@@ -185,6 +189,21 @@ def create_app(
         api,
         doors,
     )
+
+
+def _move_kv(
+    config: BatonConfig,
+    planner: Planner,
+    attempts: AttemptRunner,
+    counted: metrics.Metrics,
+    watch: StreamWatch,
+    *,
+    workers: int,
+) -> AnswerReturns:
+    """Have the KV of answers go where it is wanted: ahead of streams that leave their node, and back to prefill nodes."""
+    watch.ahead = Mover(planner, attempts, counted, timeout_s=config.transfer.transfer_timeout_s, workers=workers)
+    timeout_s, mode = config.proxy.stall_timeout_s, config.proxy.return_answers
+    return AnswerReturns(planner, attempts, counted, mode=mode, timeout_s=timeout_s, workers=workers)
 
 
 def _router(policy: str, members: NodeRegistry) -> Router:

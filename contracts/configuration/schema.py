@@ -71,6 +71,7 @@ class ProxyConfig:
     resume: Literal["off", "all"] = "all"  # whether streams that break go on elsewhere; see failover.md
     stall_timeout_s: Seconds = 5.0  # streams of a silent decode node that got nothing for so long go on elsewhere
     drain_handover_s: Number = 10  # seconds: streams that a draining decode node has after so long go on elsewhere
+    return_answers: Literal["off", "on", "auto"] = "off"  # KV of answers to prefill nodes; auto: where it saves time
     relay_first_token: bool = True  # a stream begins with the prefill node's token, or with the decode node's own
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024  # of one request
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is written

@@ -11,6 +11,7 @@ from baton.kv_connector.scheduler_side.client_tokens import objection as cannot_
 from baton.kv_connector.scheduler_side.client_tokens import start_of
 
 if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.request import Request
 
     from baton.contracts.kv_transfer import TransferParams
@@ -44,3 +45,14 @@ def lengthen(request: "Request", tokens: Sequence[int]) -> None:
     request.num_prompt_tokens += len(tokens)
     request.max_tokens = 1
     request.update_block_hashes()
+
+
+def has_kv(request: "Request", pool: "BlockPool") -> bool:
+    """Whether the prefix cache of an engine with one KV cache group has a request's KV.
+
+    Its end shows that, whose blocks vLLM reuses first; the last two may still be written, or may not be in the cache yet.
+    """
+    if request.skip_reading_prefix_cache:
+        return False
+    last = len(request.block_hashes) - 3
+    return last < 0 or pool.get_cached_block(request.block_hashes[last], [0]) is not None

@@ -27,7 +27,7 @@ from baton.kv_connector.scheduler_side.ledger import ReservationLedger, by_place
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 from baton.kv_connector.scheduler_side.stalls import Stalls
-from baton.kv_connector.scheduler_side.start_tokens import start_with
+from baton.kv_connector.scheduler_side.start_tokens import abort_without_kv, start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, choice_of, computed_by, is_named, params_of, wrong_grid
@@ -115,6 +115,8 @@ class DecodeScheduler:
         params = params_of(request, "decode", self._secret, self._refusals)
         if params is None or (params.start and not self._client_tokens.start(request, params)):
             return  # an ordinary request; one that ends here
+        if params.kv_only:
+            abort_without_kv(request, is_lost=request.skip_reading_prefix_cache or not is_named(request))
         if not params.peer:
             self._outcomes.send(params.transfer_id, "local", "")
         if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
@@ -126,6 +128,8 @@ class DecodeScheduler:
         if reason := self._unfit(params, len(peers)) or self._media.objection_to(request.mm_features):
             self._failures.add(params.transfer_id, reason)
             self._outcomes.send(params.transfer_id, "recomputed", reason)
+            if params.kv_only:
+                abort_without_kv(request, is_lost=True)
             return
         if owner := self._owners.get(transfer_id):
             if self._requests[owner].prompt_hash == prompt:
@@ -135,7 +139,7 @@ class DecodeScheduler:
             return
         first, now = params.first_token and not params.start and bool(self._sampling), time.monotonic()
         about = prompt, adapter, now, request.num_prompt_tokens + len(answer), first
-        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, *about)
+        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, *about, kv_only=params.kv_only)
         self._requests[request.request_id] = tracked
         self._siblings.own(request.request_id, request.num_prompt_tokens, after=self._owners.get(params.transfer_id))
         self._owners[transfer_id] = request.request_id
@@ -348,3 +352,5 @@ class DecodeScheduler:
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)
         self._outcomes.send(tracked.named, "recomputed", reason)
+        if tracked.kv_only:
+            abort_without_kv(tracked.request, is_lost=True)

@@ -15,13 +15,14 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
-from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen, sent_tokens
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, has_kv, lengthen, sent_tokens
 from baton.kv_connector.scheduler_side.answer_tokens import objection as cannot_follow
 from baton.kv_connector.scheduler_side.block_pins import BlockTables
 from baton.kv_connector.scheduler_side.cached_token_usage import bill_prompt_alone
 from baton.kv_connector.scheduler_side.first_output import end_after_first_token
 from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
+from baton.kv_connector.scheduler_side.start_tokens import abort_at_once
 from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, wrong_grid
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
+
+KV_LOST = "the KV of the answer is no longer in the prefix cache"
 
 
 class _State(IntEnum):
@@ -92,7 +95,9 @@ class PrefillScheduler:
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
         self._tables = BlockTables(groups, block_tokens)
+        self._num_groups = len(groups)
         self._has_states = have_states(groups)
+        self._has_our_scheduler = bool(sampling)
         self._sampling = "" if self._has_states else sampling
         self._answers = answers
         self.reservations = self._tables.pins.reservations
@@ -128,9 +133,10 @@ class PrefillScheduler:
         if reason := no_media or unfit or (objection(request) if self._has_states else ""):
             self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
             return
+        if answer and not self._lengthen(request, answer):
+            self._step.abandoned.append(Abandoned(transfer_id, KV_LOST, params.grids))
+            return
         self._prompts[transfer_id] = prompt
-        if answer:
-            lengthen(request, answer)
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if transfer_id != params.transfer_id else ""
@@ -141,6 +147,15 @@ class PrefillScheduler:
         )
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
+
+    def _lengthen(self, request: "Request", answer: Sequence[int]) -> bool:
+        """Put an answer behind its prompt; return whether the KV is there. Where it is not, our scheduler computes nothing of it."""
+        lengthen(request, answer)
+        assert self._pool is not None  # bound before the engine takes requests
+        is_there = self._num_groups > 1 or has_kv(request, self._pool)
+        if not is_there and self._has_our_scheduler:
+            abort_at_once(request)
+        return is_there
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
         for request_id in output.preempted_req_ids or ():

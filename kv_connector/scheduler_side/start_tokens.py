@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # Attributes of vLLM's `Request`.
 _START: Final = "baton_start"  # with its KV
-_START_AT_ONCE: Final = "baton_start_at_once"  # no tokens: it is refused
+_START_AT_ONCE: Final = "baton_start_at_once"  # no tokens: it ends
+_KV_IS_LOST: Final = "baton_kv_is_lost"  # of a request for KV alone
 
 # In the place of a connector's methods: it is not told of the end of a step, since none has ended.
 _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stats": lambda: None})
@@ -37,6 +38,7 @@ _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stat
 class _Start(NamedTuple):
     tokens: Sequence[SampledToken]
     totals: dict[str, int]
+    reason: FinishReason = FinishReason.ERROR  # for which a request without tokens ends
 
 
 def start_with(request: "Request", tokens: Sequence[SampledToken], totals: dict[str, int]) -> None:
@@ -56,6 +58,16 @@ def refuse_to_start(request: "Request") -> None:
     setattr(request, _START_AT_ONCE, _Start((), {}))
 
 
+def abort_at_once(request: "Request") -> None:
+    """Have a request that has just arrived end before it is scheduled."""
+    setattr(request, _START_AT_ONCE, _Start((), {}, FinishReason.ABORT))
+
+
+def abort_without_kv(request: "Request", *, is_lost: bool) -> None:
+    """Have a request that has just arrived end when its KV is lost; it is, or it may come yet."""
+    setattr(request, _KV_IS_LOST, is_lost)
+
+
 class StartTokens:
     """Mixed into a scheduler of vLLM's."""
 
@@ -71,6 +83,7 @@ class StartTokens:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._held: list[Request] = []  # they start at once
+        self._kv_only: list[Request] = []
 
     def add_request(self, request: "Request") -> None:
         """Take a request in, of which the connector may say here that it starts with tokens; it is not scheduled before it has."""
@@ -78,6 +91,8 @@ class StartTokens:
         if _START_AT_ONCE in request.__dict__:
             request.num_in_flight_tokens = request.num_stale_output_tokens = 1
             self._held.append(request)
+        if _KV_IS_LOST in request.__dict__:
+            self._kv_only.append(request)
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Outputs:
         """Take in a step, and give requests their tokens: those that have arrived, and those whose KV it brought.
@@ -87,6 +102,8 @@ class StartTokens:
         outputs: Outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if received := model_runner_output.kv_connector_output:
             self._start_received(received, outputs)
+        if self._kv_only:
+            self._kv_only = [request for request in self._kv_only if not self._end_without_kv(request, outputs)]
         if self._held:
             self._held = [request for request in self._held if not self._start_held(request, outputs)]
         return outputs
@@ -114,7 +131,7 @@ class StartTokens:
         if request.is_finished():
             return True
         if not start.tokens:
-            self._end_with_error(request, outputs)
+            self._end(request, outputs, start.reason)
             return True
         if request.status != RequestStatus.WAITING:
             return False
@@ -123,9 +140,21 @@ class StartTokens:
         self._deliver(request, start, outputs)
         return True
 
-    def _end_with_error(self, request: "Request", outputs: Outputs) -> None:
-        self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
-        add_end(outputs, request.client_index, request.request_id, FinishReason.ERROR, request.trace_headers)
+    def _end_without_kv(self, request: "Request", outputs: Outputs) -> bool:
+        """Return whether a request for KV alone has ended; what it lacks is not computed in a step after this one."""
+        if request.is_finished():
+            return True
+        if request.__dict__[_KV_IS_LOST]:
+            self._end(request, outputs, FinishReason.ABORT)
+        return bool(request.is_finished())
+
+    def _end(self, request: "Request", outputs: Outputs, reason: FinishReason) -> None:
+        statuses = {
+            FinishReason.ERROR: RequestStatus.FINISHED_ERROR,
+            FinishReason.ABORT: RequestStatus.FINISHED_ABORTED,
+        }
+        self.finish_requests(request.request_id, statuses[reason])
+        add_end(outputs, request.client_index, request.request_id, reason, request.trace_headers)
 
     def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
         """Allocate the blocks of a request's first step, in which these tokens are computed.

@@ -31,6 +31,7 @@ class Tracked:
     since: float  # s, monotonic
     tokens: int  # of the prompt, and of the answer as far as the transfer has its KV
     wants_first: bool  # token: P samples it, and the request starts with it
+    kv_only: bool = False  # nothing is to be computed in the place of KV that does not come
     state: State = State.WAITING
     started: bool = False  # P computes the prompt
     receive_failed: bool = False  # as some rank has reported

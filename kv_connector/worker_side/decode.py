@@ -292,8 +292,8 @@ class DecodeWorker:
 
     def _resolve(self, resolved: Resolved) -> None:
         commit, reason = resolved.commit, resolved.reason
-        self._totals["cancelled" if reason == CANCELLED else "failed" if reason else "loaded"] += 1
-        if reason:
+        self._totals["cancelled" if reason == CANCELLED else "loaded" if resolved.ok else "failed"] += 1
+        if not resolved.ok:  # whether or not the peer has said why
             self._report.failed[resolved.request_id] = reason
         self._report.endings[resolved.request_id] = Ending(
             at_s=self._committed_s.pop(resolved.transfer_id, time.monotonic()),  # what verifying takes is D's own
@@ -307,7 +307,7 @@ class DecodeWorker:
             self._report.first_tokens[resolved.request_id] = commit.first
         if resolved.reserved:  # vLLM waits for it
             self._finished.add(resolved.request_id)
-            if reason:
+            if not resolved.ok:
                 self._failed.add(resolved.request_id)
 
     def _compared(self, arrived: tuple[ConsumerTransfer, list[Part]], digests: bytes) -> None:

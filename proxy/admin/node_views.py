@@ -1,5 +1,6 @@
 """What one worker sees of a member, and what several workers see of it together. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -36,6 +37,8 @@ def view(node: Node) -> NodeView:
         prompt_bytes=node.prompt_bytes,
         own_prompt_bytes=node.own_prompt_bytes,
         other_requests=round(node.others.requests),
+        streams_left=dict(node.moves.results),
+        streams_staying=dict(node.moves.staying),
     )
 
 
@@ -71,6 +74,8 @@ def _one(views: Sequence[NodeView]) -> NodeView:
             "requests": own,
             "prompt_bytes": sum(each.prompt_bytes for each in views),
             "own_prompt_bytes": sum(each.own_prompt_bytes for each in views),
+            "streams_left": dict(sum((Counter(each.streams_left) for each in views), Counter())),
+            "streams_staying": dict(sum((Counter(each.streams_staying) for each in views), Counter())),
             # What others have, seen from one worker, is in part what the other workers have.
             "other_requests": max(0, max(each.requests + each.other_requests for each in views) - own),
         }

@@ -31,11 +31,13 @@ from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import (
     AdminState,
     DrainRequest,
+    EvacuateRequest,
     FanOutResult,
     NodeAddress,
     NodeList,
     NodeResult,
     NodeView,
+    RoleRequest,
 )
 
 OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
@@ -123,6 +125,17 @@ def _add_member_routes(
         tell = partial(members.drain, draining=request.draining)
         return await _change(worker_group, partial(_each, members, request.url, tell))
 
+    @router.post("/admin/nodes/evacuate")
+    async def evacuate(request: EvacuateRequest) -> NodeList:
+        """Have the streams that a decode node has now go on on others; `streams_left` and `streams_staying` say how far that is."""
+        tell = partial(_evacuate, members, drain=request.drain)
+        return await _change(worker_group, partial(_each, members, request.url, tell))
+
+    @router.post("/admin/nodes/role")
+    async def change_role(request: RoleRequest) -> NodeList:
+        """Have a node with `transfer.both_ways` serve in the other role, in the same process: its streams go on on other decode nodes, its other requests to their ends."""
+        return await _change(worker_group, partial(_change_role, members, request.url, request.role))
+
 
 async def _change(worker_group: WorkerGroup, act: Callable[[], T]) -> T:
     try:
@@ -136,6 +149,29 @@ def _add(members: NodeRegistry, role: Role, url: str) -> tuple[NodeView, bool]:
     if present and not any(node.role == role for node in present):
         raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
     return view(members.add(role, url)), not present
+
+
+def _evacuate(members: NodeRegistry, node: Node, *, drain: bool) -> None:
+    if node.role != "decode":
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{node.url} is no decode node: it has no streams")
+    if drain:
+        members.drain(node)
+    members.evacuate(node)
+
+
+def _change_role(members: NodeRegistry, url: str, role: Role) -> NodeList:
+    for node in _found(members, url):
+        if node.role == role:
+            continue
+        if node.info is None or not node.info.both_ways:
+            raise HTTPException(
+                HTTPStatus.CONFLICT,
+                f"{node.url} only has the role that it was started in: transfer.both_ways is off there",
+            )
+        if len(members.of(node.role)) == 1:
+            raise HTTPException(HTTPStatus.CONFLICT, f"{node.url} is the only {node.role} node")
+        members.change_role(node, role)
+    return NodeList(nodes=list(map(view, members.find(url.rstrip("/")))))
 
 
 def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeList:

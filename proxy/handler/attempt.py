@@ -3,9 +3,12 @@
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
 connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
 request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the prompt's KV.
+
+Longer than other files, since it has both the legs' making and their end.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -24,7 +27,7 @@ from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
-from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillOutcome
+from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
 from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
@@ -61,6 +64,7 @@ class AttemptRunner:
         watch: StreamWatch,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
+        self._move_timeout_s = config.proxy.stall_timeout_s  # for a prefill leg that has next to nothing to compute
         self._secret = secret
         self.upstream = upstream
         self._members = members
@@ -76,9 +80,12 @@ class AttemptRunner:
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
     def run(
-        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History = NOTHING_YET
+        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History = NOTHING_YET
     ) -> "Attempt":
-        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
+        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block.
+
+        Without `relay` the answer is thrown away: the decode node gets the KV, into its prefix cache, and that is all.
+        """
         return Attempt(self, plan, request, relay, history)
 
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
@@ -100,12 +107,18 @@ class AttemptRunner:
                 _learn(call, answered_s)
         return outcome
 
-    async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
+    async def prefill(
+        self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None, *, moves: bool = False
+    ) -> PrefillOutcome:
+        """Run a prefill leg; `moves`: on the decode node that an answer leaves, which is to send its KV."""
         try:
-            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s, relay=relay)
+            timeout_s = self._move_timeout_s if moves else self._prefill_timeout_s
+            outcome = await run_prefill(sent, timeout_s=timeout_s, relay=relay)
         except BaseException:
             call.leg.end(CUT)
             raise
+        if moves and isinstance(outcome, PrefillFailed) and outcome.kind is FailureKind.TIMEOUT:
+            outcome = PrefillFailed(FailureKind.BUSY, "it has no place for it, or its prefix cache has lost the KV")
         if not isinstance(outcome, PrefillDone):
             self._report(call, "prefill", outcome.kind)
             call.leg.end(outcome.kind)
@@ -121,6 +134,8 @@ class AttemptRunner:
         self._members.report(node, kind)
 
     def _report(self, call: LegRequest, role: str, kind: FailureKind) -> None:
+        if call.is_optional and kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT):
+            return  # whoever asked counts it; of what the node does for clients it says nothing
         is_unfetched = kind is FailureKind.STATUS and fetches_items(call.asked.fields)
         self.report_failure(role, call.node, FailureKind.UNFETCHED if is_unfetched else kind)
 
@@ -130,11 +145,18 @@ class AttemptRunner:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams) -> LegRequest:
-        """Return the decode leg of a pair; `prefill`: what the prefill node is told."""
-        start = request.start if plan.decode.starts_with_tokens else ()
-        params = replace(prefill, role="decode", peer=plan.control_address, relays=False, start=start)
-        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+    def decode_call(
+        self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams, *, is_ahead: bool = False
+    ) -> LegRequest:
+        """Return the decode leg of a pair; `prefill`: what the prefill node is told. `is_ahead`: only the KV is wanted, and a token shows that it is there."""
+        start = request.start if plan.moves or plan.decode.starts_with_tokens else ()
+        address = plan.control_address
+        params = replace(prefill, role="decode", peer=address, relays=False, start=start, start_sent=plan.moves)
+        signed = sign(replace(params, kv_only=is_ahead), self._secret)
+        if is_ahead:
+            body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
+            return _call(plan.decode, request, body, id_suffix="-ahead")
+        return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
@@ -164,7 +186,7 @@ class Attempt:
     """One plan at work, for the length of a block."""
 
     def __init__(
-        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History
+        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay | None, history: History
     ) -> None:
         self._shared = shared
         self._history = history
@@ -190,14 +212,16 @@ class Attempt:
                 assert alone is not None
                 self._outcome = await self._alone(plan, alone)
                 return self._outcome
-            relay = self._relay if self._relay.begin(plan) else None
+            relay = self._relay if self._relay is not None and self._relay.begin(plan) else None
             params = prefill_params(plan, request, relay)
-            prefill = shared.prefill_call(plan, request, params)
+            is_optional = self._relay is None
+            prefill = replace(shared.prefill_call(plan, request, params), is_optional=is_optional)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
-            self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
+            self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-            decode = shared.decode_call(plan, request, params)
+            decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
+            decode = replace(decode, is_optional=is_optional)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
@@ -211,7 +235,8 @@ class Attempt:
             self._end_leg(exc.how)
         answered = exc is None and isinstance(self._outcome, Opened | PrefillDone)
         if answered and isinstance(self._outcome, Opened):
-            self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
+            if self._relay is not None:
+                self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
             self._end_leg()
         self._shut(answered=answered)
 
@@ -228,16 +253,24 @@ class Attempt:
     async def _race(
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
-        outcome = await first_to_count(self._decode(decode), prefill)
-        if isinstance(outcome, Opened) and self._relay.is_whole:  # both nodes have sent the end of the answer at once
-            outcome.answer.close()
-            return PrefillDone(self._relay.began_s, is_whole=True)
+        outcome, relay = await first_to_count(self._decode(decode), prefill), self._relay
+        if isinstance(outcome, Opened) and relay is not None and relay.is_whole:
+            outcome.answer.close()  # both nodes have sent the end of the answer at once
+            return PrefillDone(relay.began_s, is_whole=True)
         if isinstance(outcome, Opened):
             self._begin_stream()
+            if self._request.start:
+                prefill.add_done_callback(self._note_prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
+
+    def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
+        if prefill.cancelled() or prefill.exception() is not None or not isinstance(prefill.result(), PrefillDone):
+            assert isinstance(self._plan, DisaggregatedPlan)
+            self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
 
     def _begin_stream(self) -> None:
         if self._end_stream is None:
@@ -246,8 +279,11 @@ class Attempt:
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
         relay, shared = self._relay, self._shared
+        if relay is None:
+            return await shared.decode(call)
+        relay.asked_at = time.time()
         try:
-            with shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record):
+            with shared.watch.watching(call.node, self._history, relay):
                 return await shared.decode(call, relay.stream.kept)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
@@ -255,7 +291,7 @@ class Attempt:
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""
-        if self._relay.began_s and not self._request.start:
+        if self._relay is not None and self._relay.began_s and not self._request.start:
             return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
             return 0.0
@@ -272,6 +308,8 @@ class Attempt:
         self._end_leg(CUT, prefill_too=not answered)
         if isinstance(self._outcome, Opened):
             self._outcome.answer.close()
+        if self._prefill is not None:
+            self._prefill.remove_done_callback(self._note_prefill)
         if self._prefill is not None and self._sent is not None and not self._prefill.done():
             if answered:
                 self._shared.outlive(self._prefill)
@@ -297,6 +335,7 @@ def prefill_params(plan: DisaggregatedPlan, request: ClientRequest, relay: First
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
         relays=relay is not None,
+        start=request.start if plan.moves else (),
     )
 
 

@@ -7,12 +7,13 @@ planner's choice (`planning/planner.py`), whether another node may be asked is `
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
 from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.nodes.moves import Result
 from baton.proxy.nodes.node import Node, Role
 from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillDone, PrefillFailed
@@ -21,8 +22,6 @@ from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
-from baton.proxy.response.request_record import RequestRecord
-from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,12 @@ class RequestAttempts:
         self._deadline = deadline
         self._history = History()
         self._plan: Plan | None = None  # the last one that was tried
-        self._model = ""
+        self._pair: DisaggregatedPlan | None = None  # the last one with a prefill node
+        self._opened: tuple[Node, Opened] | None = (
+            None  # the prefill node of that pair, and the answer that followed its KV
+        )
+        self._left: Node | None = None  # the node that the answer has just left, which was alive
+        self._onto: Plan | None = None  # the plan of that move, if its KV has been sent ahead
 
     @asynccontextmanager
     async def answer(
@@ -67,38 +71,75 @@ class RequestAttempts:
             ProxyError: no node could answer, or one refused.
         """
         request = relay.stream.asked
-        self._model = request.model
-        keep = self._plan if isinstance(self._plan, DisaggregatedPlan) else None
-        first = partial(self._shared.planner.first, request, self._history, keep)
         if self._plan is None:
-            plan = first(others_wait=self._shared.line.is_waiting(request.model))
+            plan = self._first(request, others_wait=self._shared.line.is_waiting(request.model))
         else:
-            plan = await self._stand_in_line(first, request)
+            plan = self._take_onto(relay) or await self._stand_in_line(partial(self._first, request), request)
         while True:
             self._plan = plan
+            if isinstance(plan, DisaggregatedPlan) and not plan.moves:
+                self._pair = plan
             chosen(plan)
             self._shared.metrics.decided(plan)
             async with self._shared.attempts.run(plan, request, relay, self._history) as outcome:
+                if isinstance(outcome, Opened) and plan is self._pair:
+                    self._opened = plan.prefill, outcome
                 if isinstance(outcome, Opened | PrefillDone):
+                    self._arrived(plan, outcome, relay)
                     yield outcome
                     return
             if isinstance(outcome, DecodeRefused):
-                if not request.start_is_optional or not request.start:
+                if plan is not self._onto and not (request.start_is_optional and request.start):
                     raise outcome.answered
                 outcome = DecodeFailed(FailureKind.REFUSED, "it would not start with tokens", outcome.answered)
             relay.stream.restart(outcome.kind)
             request = relay.stream.asked
-            plan = await self._after(plan, outcome, request)
+            if outcome.kind is FailureKind.DRAINED:
+                self._left = plan.decode
+            plan = self._take_onto(relay) or await self._after(plan, outcome, request)
 
-    def watching(self, stream: Stream, record: RequestRecord) -> AbstractContextManager[None]:
+    def watching(self, relay: FirstTokenRelay) -> AbstractContextManager[None]:
         """Watch a stream of the node that has answered; see `StreamWatch`."""
         assert self._plan is not None
-        return self._shared.attempts.watch.watching(self._plan.decode, self._model, self._history, stream, record)
+        return self._shared.attempts.watch.watching(self._plan.decode, self._history, relay, has_kv=True)
+
+    def has_kv(self) -> tuple[Node, Node] | None:
+        """Return the decode node on which the answer has ended and the prefill node that has its prompt; None if none has."""
+        if self._plan is None or self._opened is None or self._opened[1].recomputed:
+            return None
+        return self._plan.decode, self._opened[0]
 
     def broke(self, how: FailureKind) -> None:
         assert self._plan is not None
-        if how is not FailureKind.DRAINED:
+        if how is FailureKind.DRAINED:
+            self._left = self._plan.decode
+        else:
             self._history = self._history.without(self._plan.decode)
+
+    def _take_onto(self, relay: FirstTokenRelay) -> Plan | None:
+        self._onto, relay.onto = relay.onto, None
+        return self._onto if self._left is not None and relay.stream.asked.start else None
+
+    def _first(self, request: ClientRequest, *, others_wait: bool = False) -> Plan:
+        return self._elsewhere(partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait))
+
+    def _elsewhere(self, make: Callable[[History], Plan]) -> Plan:
+        """Make a plan without a node that has just been left and is well; with it, if there is no other."""
+        if self._left is not None:
+            with suppress(ProxyError):
+                return make(self._history.avoiding(self._left))
+        return make(self._history)
+
+    def _arrived(self, plan: Plan, outcome: Opened | PrefillDone, relay: FirstTokenRelay) -> None:
+        """Count an answer that has left a node which was alive, unless it is there again."""
+        left, self._left = self._left, None
+        if left is None or left is plan.decode:
+            return
+        has_kv = plan is self._onto and isinstance(outcome, Opened) and not outcome.recomputed
+        result: Result = "moved" if has_kv else "recomputed"
+        left.moves.results[result] += 1
+        self._shared.metrics.moved(result)
+        relay.stream.on_gap = partial(self._shared.metrics.move_gap, result)
 
     def may_go_on(self) -> bool:
         """Ask for one more leg of an answer that broke, and pay for it."""
@@ -126,7 +167,9 @@ class RequestAttempts:
             nonlocal denied
             if denied is RetryDenial.BUDGET:  # looked at again: there may be retries to be had by now
                 denied = self._pay()
-            return self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
+            after = partial(self._shared.planner.after, failed, failure, request)
+            again = partial(after, may_retry=denied is None, keep=self._pair)
+            return again(self._history) if pays else self._elsewhere(again)
 
         plan: Plan | None = None
         try:

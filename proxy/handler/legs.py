@@ -53,6 +53,7 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
     leg: Leg
     asked: ClientRequest
     estimate: Estimate | None = None  # of the prompt, if the leg computes it
+    is_optional: bool = False  # no client waits for it
 
 
 async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> DecodeOutcome:

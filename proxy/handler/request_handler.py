@@ -15,7 +15,7 @@ Every wait is bounded by the request's deadline.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
@@ -34,6 +34,7 @@ from baton.proxy.errors import (
     StreamBrokenError,
     UnavailableError,
 )
+from baton.proxy.handler.answer_returns import AnswerReturns
 from baton.proxy.handler.failover import Failover, RequestAttempts
 from baton.proxy.http.headers import request_id_of
 from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
@@ -61,7 +62,12 @@ class RequestHandler:
     """Serves the data routes, as a plain ASGI application."""
 
     def __init__(
-        self, config: BatonConfig, admission: Admission, failover: Failover, telemetry: RequestTelemetry
+        self,
+        config: BatonConfig,
+        admission: Admission,
+        failover: Failover,
+        telemetry: RequestTelemetry,
+        returns: AnswerReturns,
     ) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resumes = config.proxy.resume != "off"
@@ -69,6 +75,7 @@ class RequestHandler:
         self._long_bodies = LongBodies()
         self._admission = admission
         self._failover = failover
+        self._returns = returns
         self._metrics = telemetry.metrics
         self._telemetry = telemetry
 
@@ -131,10 +138,8 @@ class RequestHandler:
                 async with attempts.answer(first, client.record.record_plan) as opened:
                     if isinstance(opened, PrefillDone):
                         return client.end()
-                    if not opened.answer.is_stream:
-                        return await relay(opened, client, stream)
-                    with attempts.watching(stream, client.record):
-                        return await relay(opened, client, stream)
+                    with attempts.watching(first) if opened.answer.is_stream else nullcontext():
+                        await relay(opened, client, stream)
             except StreamBrokenError as exc:
                 if stream.record is not None and stream.ended:  # what broke off was only the end of its connection
                     return client.end()
@@ -149,6 +154,8 @@ class RequestHandler:
                 if broken is None:
                     raise
                 raise self._broken_off(broken, NotResumableReason.NO_NODE) from exc
+            else:
+                return self._returns.offer(stream, attempts.has_kv())
             await self._prepare_next_leg(stream, attempts, client, broken)
 
     @asynccontextmanager

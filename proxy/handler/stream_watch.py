@@ -1,22 +1,28 @@
-"""Answers whose decode node is silent, or is drained: they are broken off, so that they go on on another node.
+"""Answers whose decode node is silent, drained or evacuated: they are broken off, so that they go on on another node.
 
 Silence alone is no failure. A stream leaves a node only if that answers no probe and has sent nothing of it for `proxy.stall_timeout_s`, or has been draining for
-`proxy.drain_handover_s`; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
+`proxy.drain_handover_s`, or was evacuated; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
+A node that is alive first sends the KV of its streams ahead, if it can (`mover.py`).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http_server.cancel_scope import CancelScope
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import History, RetryPolicy
-from baton.proxy.response.request_record import RequestRecord
+from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.resume.rules import NotResumableReason
 from baton.proxy.resume.stream import Stream
 
 LOOK_EVERY_S: Final = 0.1
@@ -28,7 +34,16 @@ _MESSAGES: Final = {
     _STALLED: "it has gone silent in the middle of its stream",
     FailureKind.DRAINED: "it is drained",
 }
-_UNWATCHED: Final = nullcontext()
+
+
+class KvAhead(Protocol):
+    """Sends the KV of streams ahead; see `mover.py`."""
+
+    most: int
+
+    def plan(self, stream: Stream, node: Node, history: History) -> DisaggregatedPlan | None: ...
+
+    async def send(self, plan: DisaggregatedPlan, stream: Stream) -> Plan | None: ...
 
 
 class StreamWatch:
@@ -57,30 +72,39 @@ class StreamWatch:
         self._retries = retries
         self._stall_timeout_s = stall_timeout_s
         self._drain_handover_s = drain_handover_s
+        self.ahead: KvAhead | None = None
+        self._sending = 0  # streams whose KV goes ahead
         self._streams: dict[Node, set[_Open]] = {}
         self._draining_since_s: dict[Node, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watching(
-        self, node: Node, model: str, history: History, stream: Stream, record: RequestRecord
+        self, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool = False
     ) -> AbstractContextManager[None]:
         """Return a block in which a client waits for more of a stream, if it has some, or for a whole answer.
 
         It raises `StreamBrokenError`: the answer is to go on on another node.
+
+        Args:
+            node: the decode node that is asked.
+            history: of the request.
+            relay: has the stream; it is told where the answer goes on, if the KV is there.
+            has_kv: whether the node is known to have the KV of what the client has.
         """
-        if stream.why_not_resumed is not None and stream.kept is None:
-            return _UNWATCHED
-        return _Open(self, node, model, history, stream=stream, record=record)
+        return _Open(self, node, history, relay, has_kv=has_kv)
 
     def add(self, node: Node, one: "_Open") -> None:
         self._streams.setdefault(node, set()).add(one)
         self._look_later()
 
     def discard(self, node: Node, one: "_Open") -> None:
+        if one.sending is not None:
+            one.sending.cancel()
         streams = self._streams[node]
         streams.discard(one)
         if not streams:
             del self._streams[node]
+            node.moves.staying.clear()
 
     def _look_later(self) -> None:
         if self._timer is None and self._streams:
@@ -94,71 +118,165 @@ class StreamWatch:
             node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
         }
         for node, streams in self._streams.items():  # a cancelled block is left later
+            is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
+            leaving: list[_Open] = []
+            if is_drained or node.evacuated_at:
+                leaving = [each for each in streams if is_drained or each.began_at < node.evacuated_at]
             if node.probed in _SILENT:
-                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s), _STALLED)
-            elif now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s:
-                self._break_off(node, streams, FailureKind.DRAINED)
+                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
+                node.moves.staying = Counter({"silent": len(leaving)} if leaving else {})
+            else:
+                node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
 
-    def _break_off(self, node: Node, streams: "Iterable[_Open]", kind: FailureKind) -> None:
-        others = [
-            other
-            for other in self._decode
-            if other is not node and other.state is State.READY and other.starts_with_tokens
-        ]
-        if not others or (self._prefill is not None and not any(node.state is State.READY for node in self._prefill)):
-            return
-        leaving, most = (one for one in streams if one.may_leave_for(others)), MOST_AT_ONCE
-        if kind is _STALLED and self._retries is not None:
+    def _others(self, node: Node) -> Sequence[Node]:
+        """Return the nodes that could go on with a node's streams."""
+        if self._prefill is not None and not any(each.state is State.READY for each in self._prefill):
+            return ()
+        ready = (other for other in self._decode if other is not node and other.state is State.READY)
+        return [other for other in ready if other.starts_with_tokens]
+
+    def _break_off(self, node: Node, silent: "Iterable[_Open]") -> None:
+        others = self._others(node)
+        leaving, most = (one for one in silent if one.kind is None and not one.why_it_stays(others)), MOST_AT_ONCE
+        if self._retries is not None:
             most, may_try = min(most, self._retries.left), self._retries.may_try_again
             leaving = (one for one in leaving if may_try(one.history))
         for one in [*islice(leaving, most)]:
-            one.leave(kind)
+            one.leave(_STALLED)
+
+    def _give_away(self, node: Node, leaving: "Sequence[_Open]", *, is_drained: bool) -> Counter[str]:
+        """Let streams of a node that is alive leave it, or begin to; return how many stay, by why."""
+        staying: Counter[str] = Counter()
+        others, left = self._others(node) if leaving else (), 0
+        for one in leaving:
+            if one.kind is not None:  # it is about to
+                continue
+            if one.onto is not None and one.leave_for(others):
+                continue
+            why = "sending" if one.sending is not None else one.why_it_stays(others)
+            if not why and one.failed_for is node.moves and not is_drained:
+                why = "failed"
+            if not why and (why := self._send_ahead(node, one)) == "" and left == MOST_AT_ONCE:
+                why = "waiting"
+            if why:
+                staying[why] += 1
+            else:
+                one.leave(FailureKind.DRAINED)
+                left += 1
+        return staying
+
+    def _send_ahead(self, node: Node, one: "_Open") -> str:
+        """Begin to send a stream's KV ahead; return why it stays so long, "" if it leaves without."""
+        ahead = self.ahead
+        if ahead is None or one.failed_for is node.moves or not (one.has_kv and node.sends_streams):
+            return ""
+        if node.probed is not State.READY:  # a node that is stopping takes no requests
+            return ""
+        if self._sending >= ahead.most:
+            return "waiting"
+        plan = ahead.plan(one.stream, node, one.history)
+        if plan is None:
+            return ""
+        self._sending += 1
+        one.sending = asyncio.create_task(ahead.send(plan, one.stream))
+        one.sending.add_done_callback(partial(self._sent, one))
+        return "sending"
+
+    def _sent(self, one: "_Open", task: "asyncio.Task[Plan | None]") -> None:
+        self._sending -= 1
+        one.sending = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0, self._look)  # it is another one's turn
+        if one.is_over or task.cancelled():
+            return
+        one.onto = task.result()
+        if one.onto is None:
+            one.failed_for = one.node.moves
 
 
 class _Open:
     """One stream, on one node, for the length of a block."""
 
-    __slots__ = ("_lines", "_model", "_node", "_record", "_scope", "_since_s", "_stream", "_watch", "history", "kind")
+    __slots__ = (
+        "_lines",
+        "_scope",
+        "_since_s",
+        "_watch",
+        "began_at",
+        "failed_for",
+        "has_kv",
+        "history",
+        "is_over",
+        "kind",
+        "node",
+        "onto",
+        "relay",
+        "sending",
+        "stream",
+    )
 
     def __init__(
-        self, watch: StreamWatch, node: Node, model: str, history: History, *, stream: Stream, record: RequestRecord
+        self, watch: StreamWatch, node: Node, history: History, relay: FirstTokenRelay, *, has_kv: bool
     ) -> None:
         self._watch = watch
-        self._node = node
-        self._model = model
+        self.node = node
         self.history = history
-        self._stream = stream
-        self._record = record
+        self.relay = relay
+        self.stream = relay.stream
+        self.has_kv = has_kv or self.stream.kept is not None
+        self.began_at = relay.asked_at
+        self.sending: asyncio.Task[Plan | None] | None = None  # its KV ahead
+        self.failed_for: Moves | None = None  # the order for which its KV could not be sent ahead
+        self.onto: Plan | None = None  # how it goes on, once its KV has been sent ahead
         self._since_s = perf_counter()
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()
         self.kind: FailureKind | None = None
+        self.is_over = False
 
     def __enter__(self) -> None:
-        self._watch.add(self._node, self)
+        self._watch.add(self.node, self)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None) -> None:
-        self._watch.discard(self._node, self)
+        self.is_over = True
+        self._watch.discard(self.node, self)
         if self._scope.end(kind):
             assert self.kind is not None
             raise StreamBrokenError(self.kind, _MESSAGES[self.kind]) from exc
 
     def idle_s(self, now_s: float) -> float:
         """How long nothing has come of it on this node, as far as looks tell."""
-        if (kept := self._stream.kept) is not None and kept.lines != self._lines:
+        if (kept := self.stream.kept) is not None and kept.lines != self._lines:
             self._lines, self._since_s = kept.lines, now_s
-        return now_s - max(self._since_s, self._record.sent_s)
+        return now_s - max(self._since_s, self.relay.record.sent_s)
 
-    def may_leave_for(self, others: Sequence[Node]) -> bool:
-        """Whether there is part of it, and one of these nodes could go on."""
-        kept = self._stream.kept
-        if kept is None:
-            has_part = self._record.sent_s and self._stream.can_go_on
-        else:
-            has_part = kept.can_start and not kept.is_answered
-        if self.kind is not None or not has_part:
+    def why_it_stays(self, others: Sequence[Node]) -> str:
+        """Say why it cannot leave for one of these nodes; "" if it can."""
+        stream, kept = self.stream, self.stream.kept
+        if kept is None and stream.why_not_resumed is not None:
+            return stream.why_not_resumed
+        if kept is None and not self.relay.record.sent_s:
+            return "beginning"
+        if kept is None and not stream.can_go_on:
+            return NotResumableReason.NO_TOKEN_IDS
+        if kept is not None and not kept.can_start:
+            return "beginning"
+        if kept is not None and kept.is_answered:
+            return "ending"
+        model = stream.asked.model
+        fits = any(other.serves(model) and not self.history.has_lost(other) for other in others)
+        return "" if fits else NotResumableReason.NO_NODE
+
+    def leave_for(self, others: Sequence[Node]) -> bool:
+        """Leave for the node that has the KV by now, if that is still one of these; return whether it is."""
+        onto, self.onto = self.onto, None
+        if onto is None or self.why_it_stays([node for node in others if node is onto.decode]):
+            self.failed_for = self.node.moves
             return False
-        return any(other.serves(self._model) and not self.history.has_lost(other) for other in others)
+        self.relay.onto = onto
+        self.leave(FailureKind.DRAINED)
+        return True
 
     def leave(self, kind: FailureKind) -> None:
         self.kind = kind

@@ -13,6 +13,7 @@ from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.nodes.prompt_share import PromptShare
 
@@ -67,6 +68,11 @@ class Node:
     revision: Revision = field(default_factory=Revision)  # of all members
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False  # an operator wants it to end what it has and take no more
+    takes_either_role: bool = (
+        False  # an operator has named it for this role, which need not be the one that it was started in
+    )
+    evacuated_at: float = 0.0  # an operator has wanted the streams that it had then to go on elsewhere (time.time)
+    moves: Moves = field(default_factory=Moves)  # of its streams, since it was last drained or evacuated
     probed: State = State.UNKNOWN
     probed_reason: str = "not probed yet"  # why that is not READY
     clock: Callable[[], float] = time.monotonic
@@ -170,7 +176,7 @@ class Node:
         self.others.learn(info.load, own or self.own)
         self._learn_inter_token(info.load)
         self._weigh()
-        if reason := unusable_because(self.role, info):
+        if reason := unusable_because(self.role, info, takes_either=self.takes_either_role):
             self._become(State.DRAINING if info.state == "draining" else State.UNREADY, reason)
         elif info.state == "silent":
             self._become(State.SILENT, "its engine does not answer")
@@ -193,6 +199,14 @@ class Node:
     def starts_with_tokens(self) -> bool:
         """Whether a request can start with tokens that its client has."""
         return self.info is not None and self.info.first_tokens.startswith(RELAYS_AND_STARTS)
+
+    @property
+    def sends_streams(self) -> bool:
+        """Whether another decode node can have the KV of a stream from it, and it that of another one's.
+
+        With several engines it is not known which of them has a stream.
+        """
+        return self.info is not None and self.info.both_ways and len(self.info.control_addresses) == 1
 
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""
@@ -272,9 +286,9 @@ def answering(nodes: list[Node]) -> list[Node]:
     return [node for node in nodes if node.probed is State.READY] or nodes
 
 
-def unusable_because(role: Role, info: NodeInfo) -> str | None:
-    """Say why a node that answers may not be used; None if it may."""
-    if info.role != role:
+def unusable_because(role: Role, info: NodeInfo, *, takes_either: bool = False) -> str | None:
+    """Say why a node that answers may not be used; None if it may. `takes_either`: in a role that is not its own, if it sends and receives."""
+    if info.role != role and not (takes_either and info.both_ways):
         return f"it is configured as a {role} node but says that it is a {info.role} node"
     if info.state not in ("ready", "silent"):
         return f"it is {info.state}"

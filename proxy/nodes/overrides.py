@@ -14,6 +14,7 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
     added: Urls = {}
     removed: Urls = {}  # kept out although a source names them
     drained: Urls = {}
+    evacuated: Mapping[str, float] = {}  # decode node → when (time.time)
 
     def without(self, forgotten: "AdminOverrides") -> "AdminOverrides":
         """Return these, less removals and drains that have come to their end; the next version."""
@@ -22,6 +23,7 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
             added=self.added,
             removed=_less(self.removed, forgotten.removed),
             drained=_less(self.drained, forgotten.drained),
+            evacuated=self.evacuated,
         )
 
     def lost_in(self, later: "AdminOverrides") -> "AdminOverrides":

@@ -6,6 +6,7 @@ on, and its slot is free again when the last of them has ended.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,6 +22,7 @@ from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerS
 from baton.proxy.nodes.discovery import ListSource, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, Revision, Role, State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
@@ -28,6 +30,7 @@ from baton.proxy.nodes.roster import Roster
 logger = logging.getLogger(__name__)
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
+LONGEST_EVACUATION_S: Final = 86_400.0  # an order is remembered for so long
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
 _NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED, FailureKind.UNFETCHED))
@@ -72,6 +75,7 @@ class NodeRegistry:
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
+        self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.time)
         self._by_order = False
         # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
         self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
@@ -172,11 +176,27 @@ class NodeRegistry:
         """Give a node no more work, or give it work again. What it carries goes on, and the node itself is told nothing."""
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
-            node.draining = draining
+            node.draining, node.moves = draining, Moves()
             self.revision.number += 1
             logger.info(
                 "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
             )
+
+    def evacuate(self, node: Node) -> None:
+        """Have the streams that a decode node has now go on on others. It gets work as before."""
+        now = node.evacuated_at = time.time()
+        node.moves = Moves()
+        kept = {url: at for url, at in self._evacuated.items() if at > now - LONGEST_EVACUATION_S}
+        self._evacuated = {**kept, node.url: now}
+        logger.info("node is evacuated", extra={"url": node.url})
+
+    def change_role(self, node: Node, role: Role) -> None:
+        """Have a node that sends and receives serve in the other role. Its streams go on elsewhere, what else it carries to its end."""
+        if node.role == "decode":
+            self.evacuate(node)
+        self.remove(node)
+        self.add(role, node.url)
+        logger.info("node changes its role", extra={"url": node.url, "role": role})
 
     def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""
@@ -185,10 +205,15 @@ class NodeRegistry:
             added={role: self._admin[role].urls for role in ROLES},
             removed={role: tuple(self._rosters[role].removed) for role in ROLES},
             drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
+            evacuated=self._evacuated,
         )
 
     def adopt(self, orders: AdminOverrides) -> None:
         """Do what operators have told another worker."""
+        self._evacuated = dict(orders.evacuated)
+        for node in self.decode:  # those, too, that leave now
+            if (at := self._evacuated.get(node.url, 0.0)) != node.evacuated_at:
+                node.evacuated_at, node.moves = at, Moves()
         with self._order():
             for role in ROLES:
                 self._admin[role].replace(orders.added.get(role, ()))
@@ -242,6 +267,8 @@ class NodeRegistry:
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
+        node.takes_either_role = url in self._admin[role].urls
+        node.evacuated_at = self._evacuated.get(url, 0.0) if role == "decode" else 0.0
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
         self.of(role).append(node)
         self.revision.number += 1

@@ -21,6 +21,20 @@ class DrainRequest(BaseModel):
     draining: bool = True
 
 
+class EvacuateRequest(BaseModel):
+    """Which decode node's streams go on on others; with `drain` it gets no more work either."""
+
+    url: str
+    drain: bool = False
+
+
+class RoleRequest(BaseModel):
+    """Which node, with `transfer.both_ways`, serves in which role from now on."""
+
+    url: str
+    role: Role
+
+
 class NodeView(BaseModel):
     """One member as this proxy sees it."""
 
@@ -41,6 +55,16 @@ class NodeView(BaseModel):
     prompt_bytes: int = Field(description="of those requests")
     other_requests: int = Field(0, description="that it has from others than this proxy, as it said last")
     own_prompt_bytes: int = Field(description="of those, what a decode node computes itself at the moment")
+    streams_left: dict[str, int] = Field(
+        {},
+        description="of a decode node that was evacuated or drained, since that order: streams that went on on another one with the KV "
+        "from this one (moved) or without (recomputed), and those whose KV could not be sent ahead (failed)",
+    )
+    streams_staying: dict[str, int] = Field(
+        {},
+        description="streams that are to leave it and are still there, by why: sending (their KV goes ahead), waiting (others go first), "
+        "failed (it could not be sent ahead; only a drain goes on without), beginning or ending, no_node, or a reason of `baton_streams_not_resumed_total`",
+    )
 
 
 class NodeList(BaseModel):

@@ -1,5 +1,7 @@
 """How a request will be served: first choice, and what to do after a failure. No I/O; it draws ids and reads the clock.
 
+Longer than other files, since what is planned first and what follows a failure or a move ask the same nodes in the same order.
+
 The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
 """
@@ -34,7 +36,7 @@ from baton.proxy.planning.reasons import (
     SHORT,
 )
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
-from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, reason_for_local
+from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, has_several_prompts, reason_for_local
 from baton.proxy.request.endpoints import COMPLETIONS
 from baton.proxy.request.fields import is_set
 from baton.proxy.request.parse import ClientRequest
@@ -147,8 +149,47 @@ class Planner:
             return self._pair(work, fitting, chosen_decode.node, keep, label=verdict)
         return self._place(request, work, chosen_decode, fitting, label=verdict)
 
+    def move(self, request: ClientRequest, source: Node, history: History) -> DisaggregatedPlan | None:
+        """Choose the decode node on which an answer goes on with the KV from the one that has made it so far; None if there is none.
+
+        Args:
+            request: what is asked.
+            source: the node that the answer leaves.
+            history: of the request.
+        """
+        if not _can_send(source, request):
+            return None
+        others = [node for node in self._other_decode(request.model, history, source) if node.state is State.READY]
+        starting = [node for node in others if node.sends_streams and node.starts_with_tokens]
+        fitting = that_fit(starting, [source])
+        if not fitting:
+            return None
+        chosen = self._decode_router.choose(self._work(request), fitting)
+        return DisaggregatedPlan(decode=chosen, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())
+
+    def return_answer(self, request: ClientRequest, source: Node, destination: Node) -> DisaggregatedPlan | None:
+        """Plan how the KV of an answer that has ended goes from its decode node to a prefill node; None: it cannot.
+
+        Args:
+            request: what was asked.
+            source: the node that has made the answer.
+            destination: the prefill node.
+        """
+        ready = all(node.state is State.READY and node.sends_streams for node in (source, destination))
+        can = _can_send(source, request) and destination.starts_with_tokens
+        if not ready or not can or not that_fit([destination], [source]):
+            return None
+        return DisaggregatedPlan(decode=destination, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())
+
     def after(
-        self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
+        self,
+        failed: Plan,
+        failure: Failure,
+        request: ClientRequest,
+        history: History,
+        *,
+        may_retry: bool,
+        keep: DisaggregatedPlan | None = None,
     ) -> Plan:
         """Choose again after a failure before the first byte, keeping the half that is healthy.
 
@@ -158,24 +199,28 @@ class Planner:
             request: what is asked.
             history: of the request, this failure included.
             may_retry: whether another node may be asked. A decode node may compute a prompt itself in any case.
+            keep: an earlier plan whose prefill node has the prompt in its prefix cache; else it is the one that failed.
 
         Raises:
             NoRoomError: no decode node may be given another prompt to compute, for now.
             ProxyError: the request ends here.
         """
+        if keep is None and isinstance(failed, DisaggregatedPlan):
+            keep = failed
         if isinstance(failure, DecodeFailed):
-            return self._after_decode(failed, failure, request, history, may_retry=may_retry)
+            return self._after_decode(keep, failure, request, history, may_retry=may_retry)
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
         if request.start:
             starting = [node for node in others if node.starts_with_tokens]
             others = starting or (others if request.start_is_optional else [])
         decode_nodes = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
-        if may_retry and isinstance(failure, PrefillFailed):
+        is_move = isinstance(failed, DisaggregatedPlan) and failed.moves
+        if may_retry and (isinstance(failure, PrefillFailed) or is_move):
             prefill_nodes = self._fleet.usable_prefill(request.model, history, self._prefill_patience_s)
             if matching := that_fit(decode_nodes, prefill_nodes):
                 chosen_decode = self._decode_router.choose(work, matching) if decode_nodes is others else failed.decode
-                return self._pair(work, that_fit(prefill_nodes, [chosen_decode]), chosen_decode)
+                return self._pair(work, that_fit(prefill_nodes, [chosen_decode]), chosen_decode, keep)
         if self._refuses:
             raise failure.error()
         return self._local_planner.after(work, decode_nodes, others, failure)
@@ -222,12 +267,18 @@ class Planner:
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(
-        self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
+        self,
+        keep: DisaggregatedPlan | None,
+        failure: DecodeFailed,
+        request: ClientRequest,
+        history: History,
+        *,
+        may_retry: bool,
     ) -> Plan:
         if not may_retry:
             raise failure.error()
         try:
-            return self.first(request, history, failed if isinstance(failed, DisaggregatedPlan) else None)
+            return self.first(request, history, keep)
         except NoRoomError:
             raise
         except ProxyError as exc:
@@ -325,3 +376,10 @@ def key_of(request: ClientRequest, header: str) -> str:
     if header and (value := find(request.headers, header.encode())):
         return value.decode("latin-1")
     return bytes(request.fields["user"]).decode(errors="replace") if is_set(request.fields, "user") else ""
+
+
+def _can_send(source: Node, request: ClientRequest) -> bool:
+    """Whether a node can send the KV of an answer to this request."""
+    if not source.sends_streams or has_several_prompts(request.fields):
+        return False
+    return not reason_for_local(request.fields) and not reason_alone(request)

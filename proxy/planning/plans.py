@@ -22,6 +22,7 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     decode: Node
     prefill: Node
+    moves: bool = False  # the KV is that of an answer so far, and `prefill` the node that has made it
     rank: int  # data-parallel rank of the prefill node
     transfer_id: str
     new_bytes: int = 0  # of the prompt, that the prefill node is not believed to have; 0: not known

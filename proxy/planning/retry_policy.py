@@ -47,6 +47,10 @@ class History:
         """Return the history after one more attempt, which failed on a node."""
         return History(attempts=self.attempts + 1, lost=self.lost | {(node, node.incarnation)})
 
+    def avoiding(self, node: Node) -> "History":
+        """Return it with a node that is not to be asked, though it has not failed."""
+        return replace(self, lost=self.lost | {(node, node.incarnation)})
+
 
 NOTHING_YET: Final = History()
 

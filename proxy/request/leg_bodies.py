@@ -87,8 +87,8 @@ def relayed_body(fields: Fields, params: dict[str, Any]) -> bytes:
     return _encode({**fields, FIELD: params} | _min_tokens(fields))
 
 
-def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token: bool) -> bytes:
-    """Return the prefill node's body: the same prompt, one token, no stream. Unless it is the answer's `first_token`, it is chosen greedily."""
+def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token: bool, tokens: int = 1) -> bytes:
+    """Return the prefill node's body: the same prompt, one token or so many, no stream. Unless it is the answer's `first_token`, it is chosen greedily."""
     endpoint, fields = request.endpoint, request.fields
     left_out = _ANSWER_ONLY_OF.get(endpoint, _ANSWER_ONLY)
     if not first_token:
@@ -98,13 +98,13 @@ def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token:
     if not first_token:
         body["temperature"] = 0
     if endpoint == RESPONSES:
-        return _encode(body | {"max_output_tokens": 1, "store": False})
-    body["max_tokens"] = 1
+        return _encode(body | {"max_output_tokens": tokens, "store": False})
+    body["max_tokens"] = tokens
     if endpoint == MESSAGES:
         # vLLM 0.32 refuses a thinking budget that is not below `max_tokens`, but for a leg that says it is a prefill leg.
         return _encode(body | {FIELD: {**params, "do_remote_decode": True}})
     if "max_completion_tokens" in body:
-        body["max_completion_tokens"] = 1
+        body["max_completion_tokens"] = tokens
     return _encode(body | {"n": 1} | (_min_tokens(fields) if first_token else {}))
 
 

@@ -4,7 +4,7 @@ from time import perf_counter
 
 from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
-from baton.proxy.planning.plans import DisaggregatedPlan
+from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.resume.stream import Stream
 
@@ -16,6 +16,8 @@ class FirstTokenRelay:
         self._client = client
         self.stream = stream
         self.record = client.record
+        self.onto: Plan | None = None  # how the answer goes on when it leaves a node that has sent its KV ahead
+        self.asked_at = 0.0  # when the present decode node was asked (time.time)
         self.began_s = 0.0  # when the prefill node's first event came (time.perf_counter); 0: it has not
 
     @property

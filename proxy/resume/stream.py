@@ -1,5 +1,7 @@
 """One request's answer over as many legs as it takes: what is asked of the next one, and what its bytes pass through."""
 
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Final, Protocol
 from uuid import uuid4
@@ -8,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from baton.contracts.http import AHEAD
+from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.request.eligibility import count_answers, fetches_items, has_several_prompts
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
@@ -54,7 +57,10 @@ class Stream:
         if why_not_kept(request, resumes=resumes) is None:
             self.kept = KeptTokens()
             self.asked = replace(request, names_tokens=AHEAD)
-        self._gap: GapRecord | None = None
+        # Is told how long the client has waited for what the next leg adds.
+        self.on_gap: Callable[[float], None] | None = None
+        self._gap: Callable[[float], None] | None = None
+        self._since_s = 0.0
         self._request = request
 
     @property
@@ -72,14 +78,14 @@ class Stream:
         """Whether the client has the first token and nothing more, so that a node can start with it."""
         if self.record is None or self.went_on or self.part is None or not self.part.has_passed:
             return False
-        return self.why_not_resumed is not NotResumableReason.LOGPROBS and self._has_start()
+        return self.why_not_resumed is not NotResumableReason.LOGPROBS and bool(self.tokens())
 
     @property
     def can_be_mended(self) -> bool:
         """Whether a decode node that differs may have done so for want of the prefill node's tokens, with which another leg can start."""
         if self.asked.start or self.part is None or not self.part.has_passed:
             return False
-        return self.can_start or (self.why_not_resumed is None and self._has_start())
+        return self.can_start or (self.why_not_resumed is None and bool(self.tokens()))
 
     @property
     def can_go_on(self) -> bool:
@@ -104,23 +110,25 @@ class Stream:
         elif self.kept is not None:
             if kind in _BY_ANSWER:  # what it has answered may be the tokens' doing: the next one makes others
                 self.kept = KeptTokens()
-            self.asked = replace(self.asked, start=self.kept.start())
+            self.asked = replace(self.asked, start=self.tokens())
 
     def begin_decode(self, record: GapRecord) -> None:
         if self.part is not None:
             self.part.ended = True
         if self.record is not None:
             self.record.begin_leg()
-        self._gap = record if self.part is not None and self.part.has_passed and not self.went_on else None
-        self.went_on = self.went_on or self._gap is None
+        is_second = self.part is not None and self.part.has_passed and not self.went_on
+        self._gap = partial(setattr, record, "second_token_gap_s") if is_second else self.on_gap
+        self._since_s = record.sent_s
+        self.went_on = self.went_on or not is_second
 
     def take(self, data: bytes) -> bytes:
         """Return what the client gets of some bytes of a decode node's."""
         assert self.record is not None
         passed = self.record.take(data)
         if self._gap is not None and passed and has_data(passed):
-            self._gap.second_token_gap_s = perf_counter() - self._gap.sent_s
-            self._gap, self.went_on = None, True
+            self._gap(perf_counter() - self._since_s)
+            self._gap, self.on_gap, self.went_on = None, None, True
         return passed
 
     def go_on(self) -> None:
@@ -133,12 +141,14 @@ class Stream:
             raise CannotFollowError(self.why_not_resumed)
         self._start()
 
-    def _has_start(self) -> bool:
-        """Whether the client has tokens, and they are known."""
+    def tokens(self) -> Start:
+        """Return the ids of the tokens that the answer has, by choice; nothing if they are not known."""
+        if self.kept is not None:
+            return self.kept.start()
         try:
-            return self.record is not None and bool(self.record.start())
+            return self.record.start() if self.record is not None else ()
         except CannotFollowError:
-            return False
+            return ()
 
     def _start(self) -> None:
         assert self.record is not None

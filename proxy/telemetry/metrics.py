@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter
 from baton.proxy.errors import FailureKind, Refusal
+from baton.proxy.nodes.moves import Result
 from baton.proxy.nodes.node import Role
 from baton.proxy.planning.plans import Plan
 from baton.proxy.planning.retry_policy import RetryDenial
@@ -72,6 +73,23 @@ class Metrics:
         self._not_resumed = counter(
             "baton_streams_not_resumed", "Streams that broke and did not go on, by reason", ("reason",)
         )
+        self._moves = counter(
+            "baton_streams_moved",
+            "Answers that left a decode node that was drained or evacuated, by whether their KV went with them; failed: it could not be "
+            "sent ahead, and they stayed for the time being",
+            ("result",),
+        )
+        self._move_gaps = histogram(
+            "baton_stream_move_gap_seconds",
+            "Of a stream that left a drained or evacuated decode node: from the last that came from it to the first from another one",
+            ("result",),
+            buckets=_TTFT_BUCKETS_S,
+        )
+        self._returns = counter(
+            "baton_answers_returned",
+            "Answers whose KV was to go back to a prefill node; dropped: too many waited, or for too long",
+            ("result",),
+        )
         self._cancels = counter(
             "baton_transfer_cancels",
             "Transfers that nobody wants any more, by whether the prefill node could be told",
@@ -126,6 +144,15 @@ class Metrics:
 
     def not_resumed(self, reason: str) -> None:
         self._not_resumed.labels(reason).inc()
+
+    def moved(self, result: Result) -> None:
+        self._moves.labels(result).inc()
+
+    def move_gap(self, result: Result, gap_s: float) -> None:
+        self._move_gaps.labels(result).observe(gap_s)
+
+    def returned(self, result: Literal["returned", "failed", "dropped"]) -> None:
+        self._returns.labels(result).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""

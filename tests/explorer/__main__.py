@@ -6,6 +6,7 @@ import sys
 from tests.explorer.exhaust import exhaust
 from tests.explorer.explore import Result, explore
 from tests.explorer.mutants import MUTANTS, find
+from tests.explorer.mutants_both_ways import BOTH_WAYS
 from tests.explorer.sides import Sides
 from tests.explorer.suite import SUITES, Suite
 from tests.explorer.words import story
@@ -46,7 +47,8 @@ def show_suite(suite: Suite, only: str | None) -> int:
 def show_mutants(*, tell: bool) -> int:
     """Find every mutant; return how many were not."""
     missed, seconds, states = 0, 0.0, 0
-    for mutant in MUTANTS:
+    mutants = MUTANTS + BOTH_WAYS
+    for mutant in mutants:
         result = find(mutant)
         seconds, states = seconds + result.seconds, states + result.states
         found = result.violation.startswith(mutant.breaks)
@@ -54,7 +56,7 @@ def show_mutants(*, tell: bool) -> int:
         if tell or not found:
             print(f"\n{mutant.name}: {len(result.trace)} steps, {result.states:,} states, {result.seconds:.1f} s")
             print(story(result.trace, result.violation or "NOT FOUND"))
-    print(f"mutants found: {len(MUTANTS) - missed} of {len(MUTANTS)} ({states:,} states, {seconds:.1f} CPU s)")
+    print(f"mutants found: {len(mutants) - missed} of {len(mutants)} ({states:,} states, {seconds:.1f} CPU s)")
     return missed
 
 

@@ -158,7 +158,8 @@ class Anything:
             moves = [
                 self._move(step.label, side, number, step.outcome)
                 for step in steps
-                if self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered")
+                if (self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered"))
+                and step.label.what not in self.sides.scene.left_out
             ]
             self._moves[key] = [move for move in moves if move.delta or move.sent or move.outcome]
         return self._moves[key]

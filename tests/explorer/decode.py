@@ -13,7 +13,9 @@ from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransf
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
+from tests.explorer.rank import Facts, Rank
 from tests.explorer.scope import (
+    BLOCK_TOKENS,
     FIRST,
     HELLO,
     LONG_AGO,
@@ -46,10 +48,10 @@ class Wanted:
     outcomes: list[str] = field(default_factory=list)  # what the scheduler has been told
 
 
-class DecodeSide:
-    """State and events of one process; `skip` names transfers that are not asked for (any more)."""
+class ConsumerRank(Rank):
+    """The machine, its receiving engines and its clock."""
 
-    def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
+    def __init__(self, scene: Scene, machines: Machines, incarnation: int) -> None:
         self.place = place_of(incarnation)
         self.machine = machines.consumer(
             incarnation=incarnation,
@@ -59,28 +61,16 @@ class DecodeSide:
             hello=HELLO,
             check_compatible=accept_all,
         )
-        self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
-        self.parts = scene.prefill_ranks * scene.layers
+        self.machine._sequence = Numbers()
         self.gather = machines.gather(self.machine)
         self.scene = scene
-        self.skip = skip
         self.engines: list[str] = []  # alive
         self.made = 0
         self.fences: list[str] = []
-        self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names}
-        self.verifying: list[ConsumerTransfer] = []
-        self.may_flip = scene.verify
-        self.trouble = ""
-        self._make_engines()
-
-    # --- events --------------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        """What may happen here next, deliveries and landing writes apart."""
-        found = [event for name in self.wanted for event in self._events_of(name)]
-        if self.verifying:
-            found.append(("verify", self.verifying[0].transfer_id))
-        found += [("fence", engine) for engine in self.fences]
+        """What the engines and the clock may do."""
+        found: list[Event] = [("fence", engine) for engine in self.fences]
         machine = self.machine
         if machine.sessions:
             found += [("beat",), *(("silence", peer) for peer in machine.sessions)]
@@ -91,88 +81,10 @@ class DecodeSide:
             found += [("tick",), ("quarantine",)]
         return found
 
-    def _events_of(self, name: str) -> Iterator[Event]:
-        wanted = self.wanted[name]
-        if wanted.stage == "new":
-            yield "watch", name
-        elif wanted.stage != "over" and not wanted.cancelled:
-            yield "cancel", name
-            if wanted.stage == "watched" and self._block_for(name):
-                yield "prepare", name
-        if wanted.stage == "prepared":
-            yield "zeroed", name
-        if self.may_flip and right(name) in wanted.content:
-            yield "flip", name
-
-    def apply(self, event: Event) -> list[Submitted]:
-        name, *arguments = event
-        getattr(self, f"_on_{name}")(*arguments)
-        self._make_engines()
-        self._hear()
-        self._forget()
-        return []
-
-    def problem(self) -> str:
-        """What is wrong in this state, or ""."""
-        return self.trouble
-
-    def at_rest(self) -> bool:
-        """Whether the scheduler has its answers and nothing is kept for anybody any more."""
-        wanted = self.wanted.values()
-        answered = all(one.stage in ("new", "over") or one.outcomes for one in wanted)
-        kept = any(one.open for one in wanted) or self.machine.transfers or self.machine.domains.retired
-        return answered and not kept and not self.verifying
-
-    def _on_watch(self, name: str) -> None:
-        self.wanted[name].stage = "watched"
-        flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.prefill]
-        self.gather.watch(name, name + AT, flows, self.parts, 0.0)
-        self.machine.announce()
-
-    def _on_prepare(self, name: str) -> None:
-        wanted = self.wanted[name]
-        wanted.block = self._block_for(name)
-        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.parts
-        self.gather.prepare(name + AT, 1, BlockReservation(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
-
-    def _on_zeroed(self, name: str) -> None:
-        wanted = self.wanted[name]
-        wanted.stage = "zeroed"
-        if wanted.open:
-            wanted.content = ["empty"] * self.parts
-        self.gather.zeroed([name + AT], 0.0)
-
-    def _on_cancel(self, name: str) -> None:
-        self.wanted[name].cancelled = True
-        self.gather.cancel(name + AT, 0.0)
-
     def _on_fence(self, engine: str) -> None:
         self.fences.remove(engine)
         self.engines.remove(engine)
         self.machine.fenced(engine)
-
-    def _on_land(self, name: str, block: int, part: int, content: str) -> None:
-        wanted = self.wanted[name]
-        if not wanted.open or wanted.block != block:
-            taken = block in (other.block for other in self.wanted.values())
-            by_now = ", to another request by now" if taken else ""
-            self.trouble = f"I3: a write landed in a block that had been given back{by_now}"
-        elif wanted.content:
-            wanted.content[part] = content
-
-    def _on_verify(self, flow: str) -> None:
-        transfer = self.verifying.pop(0)  # there is one thread
-        assert transfer.commit is not None
-        content = self.wanted[transfer_id_of_flow(flow)].content
-        wrong = transfer.commit.digests != digests(content)
-        waited_for = self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
-        if waited_for and wrong and "flipped" not in content:
-            self.trouble = "digest: a mismatch where no byte had flipped"
-
-    def _on_flip(self, name: str) -> None:
-        self.may_flip = False
-        content = self.wanted[name].content
-        content[content.index(right(name))] = "flipped"
 
     def _on_deliver(self, message: Message) -> None:
         self.machine.receive(place_of(message.sender), message, 0.0)
@@ -205,17 +117,128 @@ class DecodeSide:
         self.machine.transfers[flow].revoked_at = LONG_AGO
         self._on_tick()
 
-    # --- what the machine says -----------------------------------------------------------------------------------
-
-    def _block_for(self, name: str) -> int:
-        return self.scene.block_for(name, {wanted.block for wanted in self.wanted.values()})
-
     def _make_engines(self) -> None:
         for domain in self.machine.domains.missing():
             self.made += 1
             name = f"{FIRST[self.place] if self.scene.engine_names_return else self.machine.incarnation}:{self.made}"
             self.engines.append(name)
             self.machine.engine_added(domain, name)
+
+    def forget(self) -> None:
+        """Take out what is not looked at again, so that more states are the same."""
+        machine, gather = self.machine, self.gather
+        for transfer in machine.transfers.values():
+            if transfer.phase >= Phase.RESERVED:
+                transfer.started = False  # only asked of what is not reserved
+        machine.domains._assigned.clear()  # there is one domain
+        for declined in machine._declined.values():
+            in_order(declined)
+        by_name: list[dict[Any, Any]] = [machine.transfers, machine._ids, gather._requests, gather._request_of]
+        for table in (*by_name, gather._transfers, machine.sessions, machine.hellos):
+            in_order(table)
+        in_order(machine.domains.retired)
+
+
+class DecodeSide(ConsumerRank):
+    """State and events of one process; `skip` names transfers that are not asked for (any more)."""
+
+    def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
+        super().__init__(scene, machines, incarnation)
+        self.parts = scene.prefill_ranks * scene.layers
+        self.skip = skip
+        self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names}
+        self.verifying: list[ConsumerTransfer] = []
+        self.may_flip = scene.verify
+        self.trouble = ""
+        self._make_engines()
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        """What may happen here next, deliveries and landing writes apart."""
+        found = [event for name in self.wanted for event in self._events_of(name)]
+        if self.verifying:
+            found.append(("verify", self.verifying[0].transfer_id))
+        return found + super().events()
+
+    def _events_of(self, name: str) -> Iterator[Event]:
+        wanted = self.wanted[name]
+        if wanted.stage == "new":
+            yield "watch", name
+        elif wanted.stage != "over" and not wanted.cancelled:
+            yield "cancel", name
+            if wanted.stage == "watched" and self._block_for(name):
+                yield "prepare", name
+        if wanted.stage == "prepared":
+            yield "zeroed", name
+        if self.may_flip and right(name) in wanted.content:
+            yield "flip", name
+
+    def apply(self, event: Event) -> list[Submitted]:
+        name, *arguments = event
+        getattr(self, f"_on_{name}")(*arguments)
+        self._make_engines()
+        self._hear()
+        self._forget()
+        return []
+
+    def at_rest(self) -> bool:
+        """Whether the scheduler has its answers and nothing is kept for anybody any more."""
+        wanted = self.wanted.values()
+        answered = all(one.stage in ("new", "over") or one.outcomes for one in wanted)
+        kept = any(one.open for one in wanted) or self.machine.transfers or self.machine.domains.retired
+        return answered and not kept and not self.verifying
+
+    def _on_watch(self, name: str) -> None:
+        self.wanted[name].stage = "watched"
+        flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.prefill]
+        self.gather.watch(name, name + AT, flows, self.parts, 0.0)
+        self.machine.announce()
+
+    def _on_prepare(self, name: str) -> None:
+        wanted = self.wanted[name]
+        wanted.block = self._block_for(name)
+        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.parts
+        self.gather.prepare(name + AT, 1, BlockReservation(BLOCK_TOKENS, 0, [[wanted.block]], prompt_hash(name)), 0.0)
+
+    def _on_zeroed(self, name: str) -> None:
+        wanted = self.wanted[name]
+        wanted.stage = "zeroed"
+        if wanted.open:
+            wanted.content = ["empty"] * self.parts
+        self.gather.zeroed([name + AT], 0.0)
+
+    def _on_cancel(self, name: str) -> None:
+        self.wanted[name].cancelled = True
+        self.gather.cancel(name + AT, 0.0)
+
+    def _on_land(self, name: str, block: int, part: int, content: str) -> None:
+        wanted = self.wanted[name]
+        if not wanted.open or wanted.block != block:
+            taken = block in (other.block for other in self.wanted.values())
+            by_now = ", to another request by now" if taken else ""
+            self.trouble = f"I3: a write landed in a block that had been given back{by_now}"
+        elif wanted.content:
+            wanted.content[part] = content
+
+    def _on_verify(self, flow: str) -> None:
+        transfer = self.verifying.pop(0)  # there is one thread
+        assert transfer.commit is not None
+        content = self.wanted[transfer_id_of_flow(flow)].content
+        wrong = transfer.commit.digests != digests(content)
+        waited_for = self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
+        if waited_for and wrong and "flipped" not in content:
+            self.trouble = "digest: a mismatch where no byte had flipped"
+
+    def _on_flip(self, name: str) -> None:
+        self.may_flip = False
+        content = self.wanted[name].content
+        content[content.index(right(name))] = "flipped"
+
+    # --- what the machine says -----------------------------------------------------------------------------------
+
+    def _block_for(self, name: str) -> int:
+        return self.scene.block_for(name, {wanted.block for wanted in self.wanted.values()})
 
     def _hear(self) -> None:
         machine, gather = self.machine, self.gather
@@ -263,8 +286,6 @@ class DecodeSide:
     # --- what makes no difference ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Take out what nobody will look at again, so that more states are the same."""
-        machine = self.machine
         for wanted in self.wanted.values():
             if wanted.stage == "watched" and wanted.cancelled:
                 wanted.stage = "over"  # it never had a block
@@ -275,26 +296,23 @@ class DecodeSide:
                     wanted.stage = "over"
             if wanted.stage == "over":
                 wanted.cancelled, wanted.outcomes = False, []
-        for transfer in machine.transfers.values():
-            if transfer.phase >= Phase.RESERVED:
-                transfer.started = False  # only asked of what is not reserved
-        machine.domains._assigned.clear()  # there is one domain
-        for declined in machine._declined.values():
-            in_order(declined)
-        gather = self.gather
-        by_name: list[dict[Any, Any]] = [machine.transfers, machine._ids, gather._requests, gather._request_of]
-        for table in (*by_name, gather._transfers, machine.sessions, machine.hellos):
-            in_order(table)
-        in_order(machine.domains.retired)
+        self.forget()
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
-    def sessions(self) -> dict[int, Any]:
-        return {session.peer: session for session in self.machine.sessions.values()}
-
-    def peers(self) -> frozenset[int | str]:
-        """Places with which there is a session."""
-        return frozenset(self.machine.sessions)
+    def facts(self) -> Facts:
+        return Facts(
+            incarnation=self.incarnation,
+            events=tuple(self.events()),
+            problem=self.trouble,
+            at_rest=self.at_rest(),
+            flows=frozenset(self.machine.transfers),
+            peers=frozenset(self.machine.sessions),
+            engines=tuple(self.engines),
+            asked=self.asked(),
+            asks=self.asks(),
+            started=self.started(),
+        )
 
     def asked(self) -> tuple[str, ...]:
         """Transfers that this process or one before it has asked for."""

@@ -14,6 +14,10 @@ import msgspec
 
 # What does not change, counts up for ever, only feeds reports, or is seen from elsewhere: a machine, from its flows.
 IGNORED = frozenset({"_sequence", "_settings", "marks", "scene", "timings_s", "_producer", "_consumer"})
+# Of a node: what is part of it in another place too, and what a request has been told.
+IGNORED |= {"_fan_out", "_gather", "_pool", "_sides", "integrity", "_config", "_patience_s", "_totals", "_refusals"}
+IGNORED |= {"_lock", "_introduction", "_record", "_groups", "_media", "_grid", "_secret", "_answers", "_client_tokens"}
+IGNORED |= {"leg", "prompt_token_ids", "_all_token_ids", "reservations", "_loop", "_sync", "_zeroing", "workers"}
 WORDS = frozenset({"reason", "ending"})  # for people: the machines only ask whether they are empty
 PLAIN = int | str | bytes | None
 

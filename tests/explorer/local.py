@@ -8,19 +8,21 @@ import pickle
 from collections.abc import Hashable
 from hashlib import blake2b
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from baton.kv_connector.protocol.messages import Body, Commit, Fail, Message, decode, encode
+from baton.kv_connector.worker_side.take_outputs import take_outputs
 from tests.explorer.decode import DecodeSide
 from tests.explorer.freeze import freeze, still
+from tests.explorer.node import Node
 from tests.explorer.prefill import PrefillSide
-from tests.explorer.scope import Event, Numbers, Submitted
+from tests.explorer.rank import Facts
+from tests.explorer.scope import REASON, Event, Numbers, Submitted
 
 NEWEST = 100  # see network.py
-Side = PrefillSide | DecodeSide
-Contents: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]  # block, content per layer
+Side = PrefillSide | DecodeSide | Node
 
 
 class Outcome(NamedTuple):
@@ -30,27 +32,11 @@ class Outcome(NamedTuple):
     incarnation: int
 
     state: int
-    sent: tuple[tuple[str, int, int, int], ...]  # to which place, sender, receiver, number of the body
+    # To which place, sender (negative: the side of a node that receives, to the one that sends), receiver, number of the body.
+    sent: tuple[tuple[str, int, int, int], ...]
     seen: dict[int, int]  # newest sequence number accepted, by sender
     submitted: tuple[Submitted, ...]
     fenced: str  # engine that was destroyed, or ""
-
-
-class Facts(NamedTuple):
-    """What the world needs to know of a side's state."""
-
-    incarnation: int
-    events: tuple[Event, ...]
-    problem: str
-    at_rest: bool
-    peers: frozenset[int | str]  # with which there is a session. P: incarnations, D: places
-    source: Contents  # P: content of the source blocks
-    lacks: frozenset[str]  # P: flows whose prompt it has not been given
-    engines: tuple[str, ...]  # D: receiving engines that are alive
-    asked: tuple[str, ...]  # D: transfers that have been asked for, by its predecessor as well
-    asks: frozenset[str]  # D: flows that this process has asked for
-    flows: frozenset[str]  # those that are open
-    started: frozenset[str]  # D: transfers whose prompts P computes, as far as the scheduler has been told
 
 
 class Bodies:
@@ -66,7 +52,7 @@ class Bodies:
         if isinstance(body, Commit):
             body = replace(body, timings_s={})
         elif isinstance(body, Fail):
-            body = replace(body, reason="")
+            body = replace(body, reason=REASON)
         key = encode(Message(1, 1, 1, body))
         if key not in self._numbers:
             self._numbers[key] = len(self.known)
@@ -103,20 +89,21 @@ class Local:
         side: Side = pickle.loads(self._stored[state])  # noqa: S301  # our own bytes
         if event[0] == "deliver":
             _, sender, receiver, seq, body = event
-            message = Message(sender, receiver, seq, self._bodies.known[body])
-            event = ("deliver", decode(encode(message)))
+            message = decode(encode(Message(abs(sender), receiver, seq, self._bodies.known[body])))
+            event = ("deliver" if sender > 0 else "ask", message)
         submitted = side.apply(event)
-        outbox = side.machine.outbox
-        sent = tuple((str(to), m.sender, m.receiver, self._bodies.number(m)) for to, m in outbox)
-        outbox.clear()
+        sent = tuple(
+            (str(to), sign * m.sender, m.receiver, self._bodies.number(m))
+            for sign, outbox in side.outboxes()
+            for to, m in take_outputs(outbox)
+        )
         number, seen = self._intern(side)
         fenced = event[1] if event[0] == "fence" else ""
-        return Outcome(
-            next(self._bodies.outcomes), side.machine.incarnation, number, sent, seen, tuple(submitted), fenced
-        )
+        return Outcome(next(self._bodies.outcomes), side.incarnation, number, sent, seen, tuple(submitted), fenced)
 
     def _intern(self, side: Side) -> tuple[int, dict[int, int]]:
-        side.machine._sequence = Numbers()  # type: ignore[assignment]  # see prefill.py
+        for machine in side.machines():
+            machine._sequence = Numbers()
         digest = blake2b(pickle.dumps(side), digest_size=16).digest()
         if (known := self._prints.get(digest)) is None:
             known = self._prints[digest] = self._compare(side)
@@ -124,32 +111,14 @@ class Local:
 
     def _compare(self, side: Side) -> tuple[int, dict[int, int]]:
         seen: dict[int, int] = {}
-        for peer, session in side.sessions().items():
+        for session in side.sessions():
             if session._seen:
-                seen[peer], session._seen = session._seen, NEWEST
+                seen[session.peer], session._seen = session._seen, NEWEST
         still(side)
         key = (freeze(side), side.key())
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._stored)
             self._stored.append(pickle.dumps(side))
-            self.facts.append(_facts(side))
+            self.facts.append(side.facts())
         return number, seen
-
-
-def _facts(side: Side) -> Facts:
-    p, d = (side, None) if isinstance(side, PrefillSide) else (None, side)
-    return Facts(
-        incarnation=side.machine.incarnation,
-        events=tuple(side.events()),
-        problem=side.problem(),
-        at_rest=side.at_rest(),
-        peers=side.peers(),
-        source=p.contents() if p else (),
-        lacks=p.lacks() if p else frozenset(),
-        engines=tuple(d.engines) if d else (),
-        asked=d.asked() if d else (),
-        asks=d.asks() if d else frozenset(),
-        flows=frozenset(side.machine.transfers),
-        started=d.started() if d else frozenset(),
-    )

@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
     machines: Machines = Machines()
 
 
-def edited(kind: type, *texts: str, **names: type) -> Any:
+def edited(kind: type, *texts: str, **names: Any) -> Any:
     """Make a class out of another one's text: `texts` are pairs, of what stands there once and what takes its place.
 
     `names`: what it finds under these names of its module.
@@ -50,7 +50,7 @@ def edited(kind: type, *texts: str, **names: type) -> Any:
     return globals().setdefault(made.__qualname__, made)  # where `pickle` finds it
 
 
-def p(*texts: str, **names: type) -> Machines:
+def p(*texts: str, **names: Any) -> Machines:
     return Machines(producer=edited(Producer, *texts, **names))
 
 

@@ -16,11 +16,15 @@ from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Fail, Hello, Message
 from tests.explorer.freeze import in_order
+from tests.explorer.rank import Facts, Rank
 from tests.explorer.scope import (
+    BLOCK_TOKENS,
     HELLO,
     LONG_AGO,
+    REASON,
     SETTINGS,
     Event,
+    Handle,
     Machines,
     Numbers,
     Scene,
@@ -47,26 +51,96 @@ class Source:
     block: int = 0  # while running or held; of a voided one while nothing else has been written there
 
 
-class PrefillSide:
-    """State and events of one process."""
+class ProducerRank(Rank):
+    """The machine, its sender and its clock."""
 
     def __init__(self, scene: Scene, machines: Machines, incarnation: int) -> None:
         self.place = place_of(incarnation)
         self.machine = machines.producer(
             incarnation=incarnation,
             layers=scene.layers,
-            block_tokens=16,
+            block_tokens=BLOCK_TOKENS,
             settings=SETTINGS,
             hello=HELLO,
             check_compatible=accept_all,
             terms=partial(_terms, scene.terms(self.place)),
             verify=verify_all if scene.verify else verify_none,
         )
-        self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
+        self.machine._sequence = Numbers()
         self.fan_out = machines.fan_out(self.machine)
         self.scene = scene
+        self.pushes: dict[Handle, Push] = {}
+
+    def events(self) -> list[Event]:
+        """What the sender and the clock may do."""
+        found: list[Event] = [("push", flow) for flow in self.machine._pushable]
+        found += [("silence", incarnation) for incarnation in self.machine.sessions]
+        found += [("orphan", flow) for flow, t in self.machine.transfers.items() if t.held_since is not None]
+        return found
+
+    def _on_push(self, flow: str) -> list[Submitted]:
+        """The sender asks for a push; `flow` has been waiting longest."""
+        waiting = self.machine._pushable
+        first = {flow: waiting.pop(flow)}
+        self.machine._pushable = first | waiting
+        push = self.machine.next_push(1)
+        if push is None:
+            return []
+        piece, transfer, reservation = push.pieces[0], push.transfer, push.transfer.reservation
+        handle = (transfer.transfer_id, piece.layer, piece.start)
+        assert reservation is not None, "only what is reserved is pushed"
+        assert handle not in self.pushes, "what is being pushed is not handed out again"
+        self.pushes[handle] = push
+        source = transfer.source_blocks[0][reservation.first_token // BLOCK_TOKENS + piece.start]
+        target = reservation.blocks[0][piece.start]
+        return [Submitted(handle, transfer_id_of_flow(handle[0]), reservation.engine, source, target, piece.layer)]
+
+    def _on_done(self, handle: Handle, ok: bool) -> None:
+        self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
+
+    def _on_deliver(self, message: Message) -> None:
+        self.machine.receive(place_of(message.sender), message, 0.0)
+
+    def _on_silence(self, incarnation: int) -> None:
+        self.machine.sessions[incarnation].last_heard = LONG_AGO
+        self.machine.tick(0.0)
+
+    def _on_orphan(self, flow: str) -> None:
+        self.machine.transfers[flow].held_since = LONG_AGO
+        self.machine.tick(0.0)
+
+    def forget(self) -> None:
+        """Take out what the machine will never look at again, so that more states are the same."""
+        machine, fan_out = self.machine, self.fan_out
+        for flow, transfer in list(machine._pushable.items()):  # `next_push` would drop these
+            if transfer.coverage is None or not transfer.coverage.pending:
+                del machine._pushable[flow]
+        outcomes, owners = machine.tombstones._outcomes, machine.tombstones._by_owner
+        for owner, outcome in list(outcomes.values()):  # whoever asks, for whichever epoch: it has failed cleanly
+            if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
+                machine.tombstones.bury(0, replace(outcome, epoch=0, reason=REASON))
+        claims = machine._claims
+        if not self.scene.engine_names_return:  # then nobody names another's
+            claims.owners.clear()
+            claims._engines.clear()
+        by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
+        by_name += [fan_out._flows, fan_out._open, fan_out._holding, fan_out._request_of]
+        by_peer: list[dict[Any, Any]] = [machine.sessions, machine._routes, machine._hellos, owners]
+        for table in [*by_name, *by_peer, machine._terms_of, claims.transfers, claims.blocks, claims.places]:
+            in_order(table)
+
+    def pushes_key(self) -> tuple[Any, ...]:
+        """Which pushes belong to a transfer that has ended."""
+        live = self.machine.transfers
+        return tuple((handle, push.transfer is live.get(handle[0])) for handle, push in sorted(self.pushes.items()))
+
+
+class PrefillSide(ProducerRank):
+    """State and events of one process."""
+
+    def __init__(self, scene: Scene, machines: Machines, incarnation: int) -> None:
+        super().__init__(scene, machines, incarnation)
         self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
-        self.pushes: dict[tuple[str, int], Push] = {}
         self.digesting: list[ProducerTransfer] = []
         self.samples = scene.samples and self.place == scene.prefill[-1]
         self.wrong_prompt = scene.other_prompt and self.place == scene.prefill[-1]
@@ -83,12 +157,9 @@ class PrefillSide:
                 found.append(("start", name))
             if any(flow not in self.machine.tombstones for flow in self._flows(name)):
                 found.append(("cancel", name))
-        found += [("push", flow) for flow in self.machine._pushable]
         if self.digesting:
             found.append(("digest", self.digesting[0].transfer_id))
-        found += [("silence", incarnation) for incarnation in self.machine.sessions]
-        found += [("orphan", flow) for flow, t in self.machine.transfers.items() if t.held_since is not None]
-        return found
+        return found + super().events()
 
     def _events_of(self, source: Source) -> list[str]:
         match source.request:
@@ -113,10 +184,6 @@ class PrefillSide:
         self._forget()
         return submitted
 
-    def problem(self) -> str:
-        """What is wrong in this state, or ""."""
-        return self.trouble
-
     def at_rest(self) -> bool:
         """Whether nothing is kept for anybody any more."""
         kept = any(source.request in ("running", "zeroed", "held") for source in self.sources.values())
@@ -129,7 +196,7 @@ class PrefillSide:
             if other.block == block:  # it was preempted: now its block is written to
                 other.block, other.content = 0, ["garbage"] * self.scene.layers
         source.request, source.block = "running", block
-        prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name), samples=self.samples)
+        prompt = Prompt(BLOCK_TOKENS, 1, b"another" if self.wrong_prompt else prompt_hash(name), samples=self.samples)
         flows = [(flow, self.scene.prefill_ranks) for flow in self._flows(name)]
         self.fan_out.start(name, name + AT, flows, prompt, 0.0)
         self.fan_out.add_source_blocks(name + AT, [source.block])
@@ -168,39 +235,9 @@ class PrefillSide:
         self.sources[name].request = "held"
         self.fan_out.hold(name + AT, 0.0)
 
-    def _on_push(self, flow: str) -> list[Submitted]:
-        """The sender asks for a push; `flow` has been waiting longest."""
-        waiting = self.machine._pushable
-        first = {flow: waiting.pop(flow)}
-        self.machine._pushable = first | waiting
-        push = self.machine.next_push(1)
-        if push is None:
-            return []
-        piece, reservation = push.pieces[0], push.transfer.reservation
-        handle = (push.transfer.transfer_id, piece.layer)
-        assert reservation is not None, "only what is reserved is pushed"
-        assert handle not in self.pushes, "what is being pushed is not handed out again"
-        self.pushes[handle] = push
-        source, target = push.transfer.source_blocks[0][piece.start], reservation.blocks[0][piece.start]
-        return [Submitted(handle, transfer_id_of_flow(handle[0]), reservation.engine, source, target, piece.layer)]
-
-    def _on_done(self, handle: tuple[str, int], ok: bool) -> None:
-        self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
-
     def _on_digest(self, flow: str) -> None:
         content = digests(self.sources[transfer_id_of_flow(flow)].content)  # of what is there by now
         self.machine.digested(self.digesting.pop(0), content, 0.0)  # there is one thread
-
-    def _on_deliver(self, message: Message) -> None:
-        self.machine.receive(place_of(message.sender), message, 0.0)
-
-    def _on_silence(self, incarnation: int) -> None:
-        self.machine.sessions[incarnation].last_heard = LONG_AGO
-        self.machine.tick(0.0)
-
-    def _on_orphan(self, flow: str) -> None:
-        self.machine.transfers[flow].held_since = LONG_AGO
-        self.machine.tick(0.0)
 
     def _let_go(self, name: str, request: str) -> None:
         source = self.sources[name]
@@ -232,26 +269,9 @@ class PrefillSide:
     # --- what makes no difference ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Take out what the machine will never look at again, so that more states are the same."""
-        machine, fan_out = self.machine, self.fan_out
         for name in self.sources:
             self._forget_request(name)
-        for flow, transfer in list(machine._pushable.items()):  # `next_push` would drop these
-            if transfer.coverage is None or not transfer.coverage.pending:
-                del machine._pushable[flow]
-        outcomes, owners = machine.tombstones._outcomes, machine.tombstones._by_owner
-        for owner, outcome in list(outcomes.values()):  # whoever asks, for whichever epoch: it has failed cleanly
-            if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
-                machine.tombstones.bury(0, replace(outcome, epoch=0, reason=""))
-        claims = machine._claims
-        if not self.scene.engine_names_return:  # then nobody names another's
-            claims.owners.clear()
-            claims._engines.clear()
-        by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
-        by_name += [fan_out._flows, fan_out._open, fan_out._holding, fan_out._request_of]
-        by_peer: list[dict[Any, Any]] = [machine.sessions, machine._routes, machine._hellos, owners]
-        for table in [*by_name, *by_peer, machine._terms_of, claims.transfers, claims.blocks, claims.places]:
-            in_order(table)
+        self.forget()
 
     def _forget_request(self, name: str) -> None:
         source, flows = self.sources[name], self._flows(name)
@@ -279,12 +299,17 @@ class PrefillSide:
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
-    def sessions(self) -> dict[int, Any]:
-        return dict(self.machine.sessions)
-
-    def peers(self) -> frozenset[int | str]:
-        """Incarnations with which there is a session."""
-        return frozenset(self.machine.sessions)
+    def facts(self) -> Facts:
+        return Facts(
+            incarnation=self.incarnation,
+            events=tuple(self.events()),
+            problem=self.trouble,
+            at_rest=self.at_rest(),
+            flows=frozenset(self.machine.transfers),
+            peers=frozenset(self.machine.sessions),
+            source=self.contents(),
+            lacks=self.lacks(),
+        )
 
     def contents(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """Content of each source block, per layer."""
@@ -298,8 +323,7 @@ class PrefillSide:
     def key(self) -> tuple[Any, ...]:
         """What else tells two states apart: which pushes and digests belong to a transfer that has ended."""
         live = self.machine.transfers
-        pushes = ((handle, push.transfer is live.get(handle[0])) for handle, push in sorted(self.pushes.items()))
-        return *pushes, *((t.transfer_id, t is live.get(t.transfer_id)) for t in self.digesting)
+        return *self.pushes_key(), *((t.transfer_id, t is live.get(t.transfer_id)) for t in self.digesting)
 
 
 def _terms(terms: TransferLayout, _: Hello) -> TransferLayout:

@@ -37,16 +37,22 @@ URGENT: tuple[tuple[str, str], ...] = (
     ("P", "hold"),
     ("D", "prepare"),
     ("D", "zeroed"),
+    ("N", "push"),
+    ("N", "fence"),
+    ("N", "device"),
+    ("N", "step"),
+    ("N", "end"),
 )
 RANK = {name: rank for rank, name in enumerate(URGENT)}
 # When nothing is left to do by itself, in this order.
-BEATS: tuple[tuple[str, str], ...] = (("D", "tick"), ("D", "beat"))
+BEATS: tuple[tuple[str, str], ...] = (("D", "tick"), ("D", "beat"), ("N", "tick"), ("N", "beat"))
 TIME_OUTS: tuple[tuple[str, str], ...] = (
     ("P", "orphan"),
     ("D", "unanswered"),
     ("D", "overdue"),
     ("P", "silence"),
     ("D", "silence"),
+    *(("N", what) for what in ("stall", "orphan", "unanswered", "overdue", "silence")),
 )
 BEATEN = {place: 1 << number for number, place in enumerate(FIRST)}
 PATIENT = {name: rank for rank, name in enumerate(BEATS + TIME_OUTS)}
@@ -152,7 +158,7 @@ def is_fair(label: Label, known: Known, sides: Sides) -> bool | None:
     A beat may always come. A time-out is excused if no message could do what it does, for all that is known of the
     ranks. What is not excused may still happen in the end: that is what `bare` is for.
     """
-    if kind_of(label) in BEATS:
+    if kind_of(label) in BEATS or label.what == "stall":  # want of blocks is no loss
         return True
     if label.what == "silence":  # for good, only when the peer is dead or has hung up
         return None if sides.talks(label, known) else True

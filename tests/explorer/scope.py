@@ -11,18 +11,33 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.protocol.messages import Hello, Rank, SampledToken
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from baton.kv_connector.worker_side.sides import WorkerSides
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
-# the incarnation of its first process; those that follow it there count up.
-FIRST = {"P": 11, "D": 21, "P1": 31, "D1": 41}
+# the incarnation of its first process; those that follow it there count up. N: nodes that send and receive.
+FIRST = {"P": 11, "D": 21, "P1": 31, "D1": 41, "N": 51, "N1": 61}
+BLOCK_TOKENS = 16
 LONG_AGO = -1e9  # s
+REASON = "some reason"
 
 NAMES = ("A", "B")  # of transfers
 
-# Not crowded by one dirty epoch: the fence has to wait for healthy ones, or for its time.
-SETTINGS = TransferConfig()
+
+class Settings(TransferConfig):
+    """Not crowded by one dirty epoch: the fence has to wait for healthy ones, or for its time."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A state names them."""
+        return "SETTINGS" if self is SETTINGS else super().__reduce_ex__(protocol)
+
+
+SETTINGS = Settings()
 
 Event: TypeAlias = tuple[Any, ...]  # what happens at one side: name, then arguments
+Handle: TypeAlias = tuple[str, int, int]  # of a push: flow, layer, which of the wanted blocks
 
 
 class Label(NamedTuple):
@@ -54,6 +69,7 @@ class Scene:
     verify: bool = False  # commits carry digests, and a byte on D may flip once
     samples: bool = False  # the last prefill rank samples the first token, and commits carry it
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
+    left_out: frozenset[str] = frozenset()  # events of the sides that are left out, over a network that may do anything
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -135,12 +151,16 @@ class Machines(NamedTuple):
     consumer: type[Consumer] = Consumer
     fan_out: type[FanOut] = FanOut
     gather: type[Gather] = Gather
+    scheduler_sides: type[SchedulerSides] = SchedulerSides
+    worker_sides: type[WorkerSides] = WorkerSides
+    prefill_scheduler: type[PrefillScheduler] = PrefillScheduler
+    decode_scheduler: type[DecodeScheduler] = DecodeScheduler
 
 
 class Submitted(NamedTuple):
     """A push that the machine has allowed: the write itself comes later."""
 
-    handle: tuple[str, int]  # flow and layer
+    handle: Handle
     owner: str  # transfer
     engine: str
     source: int  # block on P
@@ -160,7 +180,7 @@ class Numbers:
 
 
 def place_of(incarnation: int) -> str:
-    return next(place for place, first in FIRST.items() if first // 10 == incarnation // 10)
+    return next(place for place, first in FIRST.items() if first // 10 == abs(incarnation) // 10)
 
 
 def first_token(name: str) -> SampledToken:

@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from tests.explorer.both_ways import BothWays
 from tests.explorer.decode import DecodeSide
-from tests.explorer.local import Bodies, Facts, Local, Outcome
+from tests.explorer.local import Bodies, Local, Outcome
+from tests.explorer.node import Node
 from tests.explorer.prefill import PrefillSide
+from tests.explorer.rank import Facts
 from tests.explorer.scope import FIRST, Event, Label, Machines, Scene, label, place_of
 from tests.explorer.writes import Stage, Write, Writes, destroy, orphan, read
 
@@ -48,9 +51,12 @@ class Sides:
     def fresh(self, place: str, incarnation: int = 0, dead: int = DEAD) -> int:
         """Return the state of a process that has just started, perhaps where another one has died."""
         incarnation = incarnation or FIRST[place]
+        done = self._done[-1 - dead]
+        if isinstance(self.scene, BothWays):
+            return self.local(place).number(Node(self.scene, self._machines, incarnation, done))
         if place in self.scene.prefill:
             return self.p.number(PrefillSide(self.scene, self._machines, incarnation))
-        return self.d.number(DecodeSide(self.scene, self._machines, incarnation, self._done[-1 - dead]))
+        return self.d.number(DecodeSide(self.scene, self._machines, incarnation, done))
 
     def die(self, place: str, number: int) -> int:
         """Return the state of a process that has died. A D's successor asks for what D had not asked for, or for all."""
@@ -91,7 +97,7 @@ class Sides:
     def talks(self, silence: Label, known: Known) -> bool:
         """Whether the peer that a silence takes for dead is alive and talks to us: it is only slow, or cut off."""
         (peer,) = silence.arguments
-        if silence.where in self.scene.decode:
+        if isinstance(peer, str):
             return known[peer] is not None
         there = known[place_of(peer)]
         return there is not None and there.incarnation == peer and silence.where in there.peers
@@ -107,10 +113,9 @@ class Sides:
 
     def after_crash(self, writes: int, place: str, number: int) -> int:
         """Return the writes after a process has died."""
-        facts, known = self.local(place).facts[number], self.writes.known[writes]
-        if place in self.scene.prefill:
-            return self.writes.number(orphan(known, facts.incarnation, facts.source))
-        return self.writes.number(destroy(known, lambda engine: _place_of_engine(engine) != place))
+        facts = self.local(place).facts[number]
+        left = orphan(self.writes.known[writes], facts.incarnation, facts.source)
+        return self.writes.number(destroy(left, lambda engine: _place_of_engine(engine) != place))
 
     def write_steps(self, writes: int, known: Known) -> Iterator[WriteStep]:
         """What may happen to the writes under way."""
@@ -130,7 +135,7 @@ class Sides:
         if stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN):
             content = write.content or read(p.source if p else (), write.source, write.layer)
             landed = write._replace(stage=Stage.LANDED) if stage is Stage.FLYING else write
-            part = self.scene.prefill.index(source) * self.scene.layers + write.layer
+            part = self.scene.places.index(source) * self.scene.layers + write.layer
             event = ("land", write.owner, write.target, part, content)
             yield WriteStep(label("write", "land", *what, stage), number([*rest, landed]), target, event)
         if stage is Stage.LANDED:

@@ -1,4 +1,4 @@
-"""The real machines hold I1 to I5 in every interleaving; every machine with a guard missing is found out."""
+"""The real machines hold I1 to I5 in every interleaving; every machine and node with a guard missing is found out."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +11,7 @@ from tests.explorer.exhaust import Found, exhaust
 from tests.explorer.explore import explore
 from tests.explorer.freeze import freeze, still
 from tests.explorer.mutants import CALM, MUTANTS, Mutant, find
+from tests.explorer.mutants_both_ways import BOTH_WAYS
 from tests.explorer.scope import Scope
 from tests.explorer.sides import Sides
 from tests.explorer.suite import QUICK
@@ -18,7 +19,7 @@ from tests.explorer.words import story
 from tests.explorer.world import World
 
 # Left to `make explore` and `make test-all`; of the scopes there are smaller ones.
-LARGE = {"network", "crash", "two, no crash", "two, one block", "two D ranks", "two P ranks"}
+LARGE = {"network", "crash", "two, no crash", "two, one block", "two D ranks", "two P ranks", "full of each other"}
 SCOPES = QUICK.scopes | {f"{name}, one fault": replace(QUICK.scopes[name], faults=1) for name in ("network", "crash")}
 FAR = {
     "free everything with a fence",
@@ -27,6 +28,8 @@ FAR = {
     "say COMMIT once",
     "release when the first rank lets go",
     "let another reservation take over",
+    "make no room",
+    "send a preempted prompt",
 }
 
 
@@ -60,7 +63,7 @@ def test_no_network_breaks_an_invariant(name: str) -> None:
     "mutant",
     [
         pytest.param(mutant, id=mutant.name, marks=pytest.mark.exhaustive if mutant.name in FAR else ())
-        for mutant in MUTANTS
+        for mutant in MUTANTS + BOTH_WAYS
     ],
 )
 def test_a_missing_guard_is_found(mutant: Mutant) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, Reserve, Revoke, Started
+from tests.explorer.both_ways import A, B
 from tests.explorer.scope import FIRST, Label, place_of
 from tests.explorer.writes import Stage
 
@@ -37,6 +38,26 @@ SENTENCES = {
     ("D", "fence"): "D destroys engine {0}",
     ("D", "crash"): "D is killed, its engines with it",
     ("D", "restart"): "D restarts at the same address, with an empty pool",
+    ("N", "arrive"): "N receives the request '{0}'",
+    ("N", "abort"): "N's client of '{0}' leaves",
+    ("N", "cancel"): "the proxy tells N that transfer {0} is not wanted any more",
+    ("N", "preempt"): "N preempts '{0}'",
+    ("N", "end"): "N's stream '{0}' ends",
+    ("N", "evict"): "N gives the cached block {0} to another request, which gives it back",
+    ("N", "device"): "N's device does the next thing that it has been given",
+    ("N", "step"): "N's scheduler takes in a step, and schedules the next",
+    ("N", "stall"): "N has computed nothing for long, for want of blocks, and takes a step",
+    ("N", "push"): "N's sender is told that it may push {0} (and sleeps before it does)",
+    ("N", "orphan"): "N waits too long for a node to ask for the finished prompt {0}",
+    ("N", "beat"): "N beats",
+    ("N", "tick"): "N looks at its clock",
+    ("N", "quarantine"): "N has waited long enough for the healthy epochs of a retired engine",
+    ("N", "silence"): "N takes {0} for dead",
+    ("N", "overdue"): "N waits too long for the commit of {0}",
+    ("N", "unanswered"): "N waits too long for an answer to its revoke of {0}",
+    ("N", "fence"): "N destroys engine {0}",
+    ("N", "crash"): "N is killed, its engines with it",
+    ("N", "restart"): "N restarts at the same address, with an empty pool",
     ("net", "duplicate"): "{message} will arrive twice",
     ("net", "lose"): "{message} is lost",
     ("net", "deliver"): "{message} arrives{again}",
@@ -89,4 +110,7 @@ def describe(body: Body) -> str:
 def story(trace: Iterable[Label], violation: str) -> str:
     """Say a whole trace in words, one numbered line per step."""
     lines = [f"{number:3}. {sentence(label)}" for number, label in enumerate(trace, 1)]
-    return "\n".join([*lines, f"  => {violation}"])
+    told = "\n".join([*lines, f"  => {violation}"])
+    for transfer in (A, B):
+        told = told.replace(transfer, transfer[0])
+    return told

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from tests.explorer.budget import SPENT, Budget
-from tests.explorer.local import Facts, Outcome
+from tests.explorer.local import Outcome
 from tests.explorer.network import ONCE, Network
+from tests.explorer.rank import Facts
 from tests.explorer.scope import FIRST, Label, Machines, Scope, label
 from tests.explorer.sides import DEAD, D, P, Sides
 

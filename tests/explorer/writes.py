@@ -7,11 +7,11 @@ lands: reading earlier would only show content that was still right, so this is 
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from tests.explorer.local import Contents, Outcome
-
-Handle: TypeAlias = tuple[str, int]  # flow and layer
+from tests.explorer.local import Outcome
+from tests.explorer.rank import Contents
+from tests.explorer.scope import Handle
 
 
 class Stage(IntEnum):
@@ -95,4 +95,4 @@ def orphan(writes: Iterable[Write], writer: int, contents: Contents) -> tuple[Wr
 
 
 def _order(write: Write) -> tuple[object, ...]:
-    return (*write[:1], write.handle or ("", 0), *write[2:])
+    return (*write[:1], write.handle or ("", 0, 0), *write[2:])

@@ -372,12 +372,15 @@ MUTATIONS: Final = [
     *_of(
         "proxy/handler/stream_watch.py",
         f"{UNIT}/proxy/handler",
-        ("max(self._since_s, self._record.sent_s)", "self._record.sent_s"),
+        ("max(self._since_s, self.relay.record.sent_s)", "self.relay.record.sent_s"),
         (" and not self.history.has_lost(other)", ""),
         ("islice(leaving, most)", "leaving"),
         ("min(most, self._retries.left)", "most"),
-        ("kept.can_start and not kept.is_answered", "kept.can_start"),
-        ("kept.can_start and not", "not"),
+        ("kept is not None and kept.is_answered", "False"),
+        ("kept is not None and not kept.can_start", "False"),
+        ("one.is_over or task.cancelled()", "task.cancelled()"),
+        ("        if node.probed is not State.READY:", "        if False:"),
+        ("        if self._sending >= ahead.most:", "        if False:"),
     ),
     *_of(
         "node/http/tokens_ahead.py",
@@ -414,7 +417,10 @@ MUTATIONS: Final = [
         "proxy/resume/stream.py",
         f"{UNIT}/proxy/resume",
         ("            self.part.ended = True\n", "            pass\n"),
-        ("            self._gap, self.went_on = None, True\n", "            self._gap = None\n"),
+        (
+            "            self._gap, self.on_gap, self.went_on = None, None, True\n",
+            "            self._gap = self.on_gap = None\n",
+        ),
         (" and not self.can_start:\n            raise", ":\n            raise"),
     ),
     *_of(
@@ -426,7 +432,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/handler/attempt.py",
         f"{UNIT}/proxy/handler/test_attempt.py",
-        ("if isinstance(outcome, Opened) and self._relay.is_whole:", "if False:"),
+        ("if isinstance(outcome, Opened) and relay is not None and relay.is_whole:", "if False:"),
     ),
     *_of(
         "proxy/http_server/client_protocol.py",

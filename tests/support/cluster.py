@@ -83,12 +83,13 @@ async def cluster(
     fabric: Fabric | None = None,
     also: dict[str, tuple[str, ...]] | None = None,
     first_tokens: str = "",
+    both_ways: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Run fake nodes and a proxy.
 
     `settings` are fields of `ProxyConfig` (all that can be is handed over, if they do not say otherwise), `described` of each P's `NodeInfo`; `also` are further members by role; `first_tokens` is that
-    of every node's `NodeInfo`.
+    of every node's `NodeInfo`; `both_ways`: the D send KV too.
     """
     fabric = fabric or Fabric()
     makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
@@ -96,7 +97,8 @@ async def cluster(
     for maker in makers:
         maker.change(**{"first_tokens": first_tokens, **(described or {})})
     for node in takers:
-        node.change(first_tokens=first_tokens)
+        node.change(first_tokens=first_tokens, both_ways=both_ways)
+        node.change(control_addresses=["tcp://127.0.0.1:9200"] if both_ways else [])
     for node in (*makers, *takers):
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}

@@ -3,12 +3,13 @@
 It answers 400 to whatever the proxy must never send: unsigned or reused `kv_transfer_params`, internal headers, a
 prefill leg that streams or asks for more than one token. It records each request and whether its connection was
 closed before the answer was complete. A decode node waits until the prefill node of the same `Fabric` has computed
-the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. Cancels of transfers are
-noted call by call.
+the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. A stream that starts with tokens says
+those first, and goes on without KV once its source is gone or was told that nothing is wanted. Cancels of transfers are noted call by call.
 """
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -71,9 +72,25 @@ class Fabric:
     """What the nodes of one test share in place of KV: which transfers were computed."""
 
     computed: dict[str, asyncio.Event] = field(default_factory=dict)
+    failed: dict[str, asyncio.Event] = field(default_factory=dict)  # transfers that were cancelled at their source
+    lost: asyncio.Event = field(default_factory=asyncio.Event)  # a node has died
 
     def event(self, transfer_id: str) -> asyncio.Event:
         return self.computed.setdefault(transfer_id, asyncio.Event())
+
+    def failure(self, transfer_id: str) -> asyncio.Event:
+        return self.failed.setdefault(transfer_id, asyncio.Event())
+
+    async def settled(self, transfer_id: str) -> bool:
+        """Wait until a transfer has ended; return whether its KV has come."""
+        ends = self.event(transfer_id), self.failure(transfer_id), self.lost
+        waits = [asyncio.create_task(end.wait()) for end in ends]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return ends[0].is_set()
 
 
 class _RefusedError(Exception):
@@ -115,6 +132,9 @@ class FakeVllm:
         self.created = 1  # part of each answer, and of its id
         self.seen: list[Seen] = []
         self.fault: Fault = ""
+        self.fault_of: Callable[[Seen], Fault] = lambda _: self.fault  # those of a request before it is answered
+        self.stalled = 0  # streams, so far
+        self.computed = 0  # streams that started with tokens and got no KV, so far
         self.status = 500
         self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
         self.healthy = True
@@ -155,6 +175,7 @@ class FakeVllm:
     async def stop(self) -> None:
         """Die: refuse connections, cut open ones."""
         self.cancels_may_end.set()
+        self.fabric.lost.set()
         self._stopping.set()
         await self._listening.stop()
 
@@ -231,26 +252,29 @@ class FakeVllm:
             return await answer_json(send, 401, {"error": "Unauthorized"})
         ids = json.loads(body)["transfer_ids"]
         self.cancels.append(ids)
+        for transfer_id in ids:
+            self.fabric.failure(transfer_id).set()
         await self.cancels_may_end.wait()
         if not all(map(is_transfer_id, ids)) or not 0 < len(ids) <= MAX_CANCELLED:
             return await answer_json(send, 400, {"error": "not a list of transfer ids"})
         return await answer_json(send, self.cancel_statuses.pop(0) if self.cancel_statuses else 200, {})
 
     async def _post(self, seen: Seen, transport: Any, send: Any) -> None:
-        if self.fault == "hang":
+        fault = self.fault_of(seen)
+        if fault == "hang":
             await asyncio.Event().wait()
-        if self.fault == "drop":
+        if fault == "drop":
             transport.abort()
             return
-        if self.fault == "status":
+        if fault == "status":
             await answer_json(send, self.status, self.error)
             return
         self._check(seen)
         await self.may_answer.wait()
         await asyncio.sleep(self.first_token_delay_s)
-        if self.role == "prefill" and seen.params is not None:
+        if seen.params is not None and seen.params.role == "prefill":
             self.fabric.event(seen.params.transfer_id).set()
-        elif seen.params is not None and seen.params.peer and not self.recomputes:
+        elif seen.params is not None and seen.params.peer and not self.recomputes and not _says_start_first(seen):
             await self.fabric.event(seen.params.transfer_id).wait()
         await self._generate(seen, transport, send)
 
@@ -272,7 +296,8 @@ class FakeVllm:
         if seen.body.get("stream_options") and not seen.body.get("stream"):
             raise _RefusedError(400, "stream_options without stream")
         self._check_params(seen)
-        if self.role == "prefill" and seen.params is not None and (wrong := _wrong_in_prefill_leg(seen)):
+        is_prefill_leg = seen.params is not None and seen.params.role == "prefill"
+        if is_prefill_leg and (wrong := _wrong_in_prefill_leg(seen)):
             raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
     def _check_params(self, seen: Seen) -> None:
@@ -286,8 +311,13 @@ class FakeVllm:
             raise _RefusedError(400, str(exc)) from exc
         if self.refuses_starts and seen.params.start:
             raise _RefusedError(400, "it starts with no tokens")
-        if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer or seen.params.start):
+        params = seen.params
+        if params.role != self.role and not self.info.both_ways:
             raise _RefusedError(400, f"{FIELD} is for the other role")
+        if (params.role == "decode") != bool(params.peer) and not params.start:
+            raise _RefusedError(400, f"{FIELD} names no peer, or one too many")
+        if params.start_sent and not (params.role == "decode" and params.peer and params.start and self.info.both_ways):
+            raise _RefusedError(400, f"{FIELD} says that KV of tokens comes which cannot")
         if seen.params.transfer_id in self._used:
             raise _RefusedError(400, "transfer id used twice")
         self._used.add(seen.params.transfer_id)
@@ -324,6 +354,13 @@ class FakeVllm:
         await _send(send, ANSWER_COMMENT + head + b"\n" + answer[:10])
         await _send(send, answer[10:], more=False)
 
+    async def _wait_for_kv(self, seen: Seen, index: int) -> None:
+        """Wait before an event that a stream cannot say without KV."""
+        if seen.params is None or not seen.params.peer or self.recomputes:
+            return
+        if index and index == _says_start_first(seen):
+            self.computed += not await self.fabric.settled(seen.params.transfer_id)
+
     async def _generate(self, seen: Seen, transport: Any, send: Any) -> None:
         streams = bool(seen.body.get("stream"))
         headers = [(b"content-type", b"text/event-stream; charset=utf-8" if streams else b"application/json")]
@@ -344,6 +381,7 @@ class FakeVllm:
             named = b"event: error\n" if seen.path in (MESSAGES, RESPONSES) else b""
             parts = [*good, named + b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
         for index, part in enumerate(parts):
+            await self._wait_for_kv(seen, index)
             if self.fault.startswith("cut") and index == len(parts) // 2:
                 half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""
                 await send({"type": "http.response.body", "body": half, "more_body": True})
@@ -351,6 +389,7 @@ class FakeVllm:
                 transport.abort()
                 return
             if self.fault == "stall" and index == len(parts) // 2:
+                self.stalled += 1
                 await self.may_go_on.wait()
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
@@ -367,6 +406,16 @@ class FakeVllm:
 
 async def _send(send: Any, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _says_start_first(seen: Seen) -> int:
+    """Return how many events of a stream a node says before it needs KV."""
+    if seen.params is None or not seen.params.start or not seen.body.get("stream"):
+        return 0
+    if seen.path in (MESSAGES, RESPONSES):
+        return 1
+    answers = seen.body.get("n") or 1
+    return answers * (min(map(len, seen.params.start)) + ("chat" in seen.path))
 
 
 def _wrong_in_prefill_leg(seen: Seen) -> list[str]:

@@ -13,7 +13,7 @@ import zmq
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.protocol.messages import Hello, Introduce, Message, Rank, encode
+from baton.kv_connector.protocol.messages import Fail, Hello, Introduce, Message, Rank, encode
 from baton.node.connector.connector_channel import Outcomes
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, SECRET, Ranks
@@ -185,6 +185,20 @@ def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert ranks.failed == {"d-a": "aborted before it was scheduled"}
+
+
+def test_a_failure_without_a_reason_is_no_commit(tmp_path: Path) -> None:
+    """I4: what had not arrived would be read."""
+    with Ranks(tmp_path) as ranks:
+        ranks.ask("a", 16, [7])
+        ranks.wait_until(lambda: any(transfer["epoch"] for transfer in ranks.prefill.snapshot()["transfers"]))
+        fail = Fail(transfer_id="a", epoch=1, dirty=False, reason="")
+        ranks.decode.on_payload(("dial", ranks.prefill.address), encode(Message(11, 22, 1 << 40, fail)))
+
+        ranks.poll()
+
+        assert (ranks.failed, ranks.closed) == ({"d-a": ""}, ["d-a"])
+        assert ranks.decode.snapshot()["totals"]["loaded"] == 0
 
 
 def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ ROUTES = [
     ("POST", NODES),
     ("DELETE", NODES),
     ("POST", f"{NODES}/drain"),
+    ("POST", f"{NODES}/evacuate"),
+    ("POST", f"{NODES}/role"),
     ("GET", "/admin/state"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
@@ -125,7 +127,8 @@ async def test_wrong_calls_are_refused_in_openais_shape() -> None:
     async with cluster() as running:
         before = await views(running)
         twice = ("POST", NODES, {"url": running.prefill[0].url, "role": "decode"}, 409, "is a prefill node already")
-        for method, path, body, status, words in (*WRONG_CALLS, twice):
+        no_streams = ("POST", f"{NODES}/evacuate", {"url": running.prefill[0].url}, 400, "is no decode node")
+        for method, path, body, status, words in (*WRONG_CALLS, twice, no_streams):
             got = await running.admin(method, path, json=body)
             assert got.status_code == status
             assert set(got.json()["error"]) == {"message", "type", "param", "code"}

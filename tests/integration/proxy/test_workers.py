@@ -267,6 +267,40 @@ async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> N
     assert len(running.decode[0].seen) == seen
 
 
+async def test_all_workers_give_their_streams_of_a_node_away(tmp_path: Path) -> None:
+    """Whichever is asked to; what became of them is added up. One that is stopped hears of it later."""
+    async with proxy(tmp_path, decode=1) as running:
+        (source,) = running.decode
+        source.change(first_tokens="3-alike", both_ways=True, control_addresses=["tcp://127.0.0.1:9200"])
+        source.fault, probes = "stall", source.probes + 3 * WORKERS  # by then each worker has read that
+        await until_true(lambda: source.probes >= probes, timeout_s=PATIENCE_S)
+        body = {**COMPLETION, "stream": True, "max_tokens": 9}
+        asked = [asyncio.create_task(running.ask("POST", "/v1/completions", json=body)) for _ in range(12)]
+        await until_true(lambda: source.stalled == 12, timeout_s=PATIENCE_S)
+        source.fault = ""
+        target = FakeVllm("decode", running.fabric)
+        target.info = source.info
+        await target.start()
+        await running.ask("POST", NODES, json={"url": target.url, "role": "decode"})
+        await running.until_whole()
+        stopped = (await running.pids())[0]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            ordered = await _until_answered(running, f"{NODES}/evacuate", {"url": source.url})
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        got = await asyncio.gather(*asked)
+        await running.until_whole()  # each worker answers what is asked of all
+        left = (await running.nodes())[source.url]["streams_left"]
+        counted = await running.counted("baton_streams_moved_total")
+        await target.stop()
+
+    assert ordered.status_code == 200
+    assert {each.content for each in got} == {b"".join(events("/v1/completions", 9))}
+    assert left == {"moved": 12}
+    assert counted == 12
+
+
 async def test_the_port_is_the_supervisors(tmp_path: Path) -> None:
     """Its workers share it, another proxy is refused; if it is killed, its workers go along, and the port is free."""
     async with proxy(tmp_path) as running:

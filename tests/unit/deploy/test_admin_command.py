@@ -52,6 +52,9 @@ def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["remove", NODE], ("DELETE", "/admin/nodes?url=http%3A%2F%2F10.0.0.7%3A8200", None)),
         (["drain", NODE], ("POST", "/admin/nodes/drain", {"url": NODE, "draining": True})),
         (["undrain", NODE], ("POST", "/admin/nodes/drain", {"url": NODE, "draining": False})),
+        (["role", "prefill", NODE], ("POST", "/admin/nodes/role", {"url": NODE, "role": "prefill"})),
+        (["evacuate", NODE], ("POST", "/admin/nodes/evacuate", {"url": NODE, "drain": False})),
+        (["evacuate", NODE, "--drain"], ("POST", "/admin/nodes/evacuate", {"url": NODE, "drain": True})),
         (["load-adapter", "a", "/a"], ("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/a"})),
         (
             ["unload-adapter", "a", "--base-model", "m"],

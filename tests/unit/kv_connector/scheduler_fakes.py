@@ -52,6 +52,10 @@ class FakePool:
             block.ref_cnt -= 1
             assert block.ref_cnt >= 0, f"block {block.block_id} was freed twice"
 
+    def get_cached_block(self, block_hash: Any, kv_cache_group_ids: Any) -> list[FakeBlock]:
+        """It has every block cached."""
+        return [self.blocks[1]]
+
     def get_num_free_blocks(self) -> int:
         return sum(block.ref_cnt == 0 for block in self.blocks[1:])
 

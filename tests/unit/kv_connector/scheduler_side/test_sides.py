@@ -50,7 +50,13 @@ class Lengthened(SimpleNamespace):
     """What vLLM keeps of a prompt in several places."""
 
     def __init__(self, made: Any) -> None:
-        super().__init__(**vars(made), num_prompt_tokens=PROMPT, _all_token_ids=list(made.prompt_token_ids), hashed=0)
+        super().__init__(
+            **vars(made),
+            num_prompt_tokens=PROMPT,
+            _all_token_ids=list(made.prompt_token_ids),
+            hashed=0,
+            block_hashes=[b"1", b"2", b"3"],
+        )
 
     def update_block_hashes(self) -> None:
         self.hashed = len(self._all_token_ids)
@@ -223,6 +229,7 @@ def test_the_destination_asks_for_what_the_source_sends(sides: SchedulerSides, *
     assert len(reserved.wish.blocks[0]) == -(-tokens // BLOCK_TOKENS) - 1
 
     source = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, SENT + 1))
+    source.bind_pool(FakePool(33))
     source.add_request(sent_request() if sent else request("prefill", PROMPT))
     (started,) = source.take_step(step_output(new=[("r1", [5, 6, 7], 0, tokens)])).started
     assert started.prompt.prompt_hash == reserved.wish.prompt_hash

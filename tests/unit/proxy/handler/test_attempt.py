@@ -81,7 +81,7 @@ async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whol
     async def opened(*_: object) -> Opened:
         return Opened(answer, b"data: the token, and the end")
 
-    async def prefill_leg(*_: object) -> PrefillDone:
+    async def prefill_leg(*_: object, **__: object) -> PrefillDone:
         await asyncio.sleep(60)
         raise AssertionError
 

@@ -31,7 +31,11 @@ async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: 
         request_attempts=lambda _: SimpleNamespace(answer=opened, watching=lambda *_: nullcontext())
     )
     handler = RequestHandler(
-        BatonConfig(), cast("Any", None), cast("Any", attempts), cast("Any", SimpleNamespace(metrics=None))
+        BatonConfig(),
+        cast("Any", None),
+        cast("Any", attempts),
+        cast("Any", SimpleNamespace(metrics=None)),
+        cast("Any", None),
     )
 
     await handler.serve(cast("Any", None), cast("Any", None), cast("Any", client))

@@ -14,6 +14,7 @@ from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler import stream_watch
 from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
+from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import State
 from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
@@ -28,9 +29,12 @@ class FakeNode:
 
     starts_with_tokens = True
     incarnation = ""
+    sends_streams = True
 
     def __init__(self, state: State) -> None:
         self.state = self.probed = state
+        self.moves = Moves()
+        self.evacuated_at = 0.0
 
     def serves(self, model: str) -> bool:
         return model == "m"
@@ -64,14 +68,18 @@ class Watched:
         )
         self.broken: list[FailureKind] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.relays: list[Any] = []
 
     def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
         self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
 
     async def _run(self, made: Stream, history: History, sent_s: float) -> None:
-        record = cast("Any", SimpleNamespace(sent_s=sent_s))
+        relay = cast(
+            "Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0)
+        )
+        self.relays.append(relay)
         try:
-            with self.watch.watching(cast("Any", self.nodes[0]), "m", history, made, record):
+            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)
@@ -204,3 +212,68 @@ async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]
     assert here.broken == []
 
     await until_true(lambda: here.broken == [FailureKind.STALLED])
+
+
+class Ahead:
+    """Sends KV when it is told to."""
+
+    most = 1
+
+    def __init__(self) -> None:
+        self.ended: list[asyncio.Future[Any]] = []
+
+    def plan(self, *_: object) -> Any:
+        return SimpleNamespace()
+
+    async def send(self, *_: object) -> Any:
+        self.ended.append(asyncio.get_running_loop().create_future())
+        return await self.ended[-1]
+
+
+async def test_streams_leave_one_after_the_other_with_their_kv(watched: list[Watched]) -> None:
+    """The next one's goes ahead at once. A stream that ends is not waited for."""
+    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    for _ in range(3):
+        here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+
+    await until_true(lambda: len(ahead.ended) == 1)
+    assert here.nodes[0].moves.staying == {"sending": 1, "waiting": 2}
+    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    await until_true(lambda: len(ahead.ended) == 2)
+    assert here.broken == [FailureKind.DRAINED]
+    for task in here.tasks:
+        task.cancel()
+    await until_true(ahead.ended[1].cancelled)
+    await asyncio.sleep(0.2)
+    assert len(ahead.ended) == 2
+
+
+async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watched: list[Watched]) -> None:
+    """Its next leg, if it has one, is another failure's."""
+    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+    await until_true(lambda: ahead.ended)
+
+    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    here.tasks[0].cancel()
+    await asyncio.sleep(0.05)
+
+    assert here.relays[0].onto is None
+
+
+async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watched: list[Watched]) -> None:
+    here, ahead = Watched(FakeNode(State.DRAINING), FakeNode(State.READY)), Ahead()
+    here.watch.ahead = cast("Any", ahead)
+    watched.append(here)
+    here.add(stream())
+
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
+    assert not ahead.ended

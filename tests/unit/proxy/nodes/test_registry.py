@@ -97,6 +97,50 @@ async def test_a_url_that_two_sources_name_is_one_member() -> None:
         assert [node.url for node in found.decode] == ["http://b", "http://c"]
 
 
+async def test_an_evacuation_that_another_worker_was_told_of() -> None:
+    """It has the same time everywhere; one that could not be written down is taken back. A node is not drained by it."""
+    async with members() as found, members() as other:
+        before = found.orders()
+        node, theirs = found.decode[0], other.decode[0]
+        node.moves.results["moved"] = 3
+        found.evacuate(node)
+        other.adopt(found.orders())
+
+        assert 0 < node.evacuated_at == theirs.evacuated_at
+        assert not node.moves.results
+        assert (node.draining, node.state) == (False, theirs.state)
+
+        other.drain(other.prefill[0])  # one order does not take back another
+        found.adopt(other.orders())
+        assert node.evacuated_at == theirs.evacuated_at
+
+        found.adopt(before)
+        assert node.evacuated_at == 0
+
+
+async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
+    """Its streams are to leave wherever they are; and it can change back."""
+    async with members(decode=("http://d", "http://e")) as told, members(decode=("http://d", "http://e")) as other:
+        left = other.decode[1]
+        told.change_role(told.decode[1], "prefill")
+        other.adopt(told.orders())
+
+        for found in (told, other):
+            assert [node.url for node in found.prefill] == ["http://p", "http://e"]
+            assert [node.url for node in found.decode] == ["http://d"]
+            assert [node.takes_either_role for node in found.prefill] == [False, True]
+        assert left.evacuated_at > 0
+
+        told.change_role(told.prefill[1], "decode")
+        other.adopt(told.orders())
+
+        for found in (told, other):
+            assert [[node.url for node in nodes] for nodes in (found.prefill, found.decode)] == [
+                ["http://p"],
+                ["http://d", "http://e"],
+            ]
+
+
 async def test_a_removed_node_can_be_added_again() -> None:
     """It begins without its breaker's failures. A member that is added again is only taken back into use."""
     async with members() as found:

@@ -603,3 +603,37 @@ def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_
     moved = planned.after(failed, P_FAILED, request(), history, may_retry=True)
 
     assert (kept.decode, moved.decode) == (taker, members[-1])
+
+
+SENDS: dict[str, Any] = {"both_ways": True, "control_addresses": ["tcp://d:1"], "first_tokens": "3-alike"}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fields"),
+    [
+        ({"both_ways": False}, {}, {}),
+        ({"control_addresses": ["tcp://d:1", "tcp://d:2"]}, {}, {}),
+        ({}, {"both_ways": False}, {}),
+        ({}, {"first_tokens": ""}, {}),
+        ({}, {"state": "silent"}, {}),
+        ({}, {"fingerprint": BFLOAT16}, {}),
+        ({}, {"served_models": ["another"]}, {}),
+        ({}, {}, {"prompt": ["a", "b"]}),
+        ({}, {}, {"use_beam_search": True}),
+    ],
+)
+def test_an_answer_whose_kv_cannot_move(source: dict[str, Any], target: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Neither node may be one that only sends or only receives; which of several engines has the answer is not known."""
+    leaves, takes = node("decode", **SENDS), node("decode", "http://m", 1, **SENDS)
+    plain = planner([node("prefill", "http://p", 2)], [leaves, takes])
+    plan = plain.move(request(), leaves, History())
+    assert plan is not None
+    assert (plan.prefill, plan.decode, plan.control_address) == (leaves, takes, "tcp://d:1")
+
+    leaves, takes = node("decode", **SENDS | source), node("decode", "http://m", 1, **SENDS | target)
+    assert planner([], [leaves, takes]).move(request(fields), leaves, History()) is None
+
+
+def test_an_answer_does_not_move_to_a_node_that_has_failed_on_it() -> None:
+    leaves, takes = node("decode", **SENDS), node("decode", "http://m", 1, **SENDS)
+    assert planner([], [leaves, takes]).move(request(), leaves, History().without(takes)) is None

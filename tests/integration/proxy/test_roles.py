@@ -1,0 +1,82 @@
+"""A node that sends and receives serves in the other role when an operator says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.test_failures import assert_nothing_left
+from tests.integration.proxy.test_moving import NODES, begin
+from tests.integration.proxy.test_resume import same_id, whole
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_vllm import FakeVllm
+
+
+@asynccontextmanager
+async def both_ways(**more: Any) -> AsyncIterator[Cluster]:
+    settings = {"prefill": 2, "decode": 2, "prefill_policy": "round_robin", "decode_policy": "round_robin", **more}
+    described = {"both_ways": True}
+    async with cluster(first_tokens="3-alike", both_ways=True, described=described, **settings) as running:
+        yield running
+
+
+async def change(running: Cluster, node: FakeVllm, role: str) -> httpx.Response:
+    return await running.admin("POST", f"{NODES}/role", json={"url": node.url, "role": role})
+
+
+async def roles(running: Cluster) -> dict[str, str]:
+    """Return each member's role; of those that are ready."""
+    nodes = (await running.admin("GET", NODES)).json()["nodes"]
+    return {node["url"]: node["role"] for node in nodes if node["state"] == "ready"}
+
+
+async def is_ready(running: Cluster, node: FakeVllm, role: str) -> None:
+    async def is_there() -> bool:
+        return (await roles(running)).get(node.url) == role
+
+    await until_true(is_there)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_node_serves_in_the_other_role_and_back(role: str) -> None:
+    """Legs of that role come to it, and no others; then those of its own again."""
+    other = {"prefill": "decode", "decode": "prefill"}[role]
+    async with both_ways() as running:
+        node = (running.prefill if role == "prefill" else running.decode)[1]
+        for now in (other, role):
+            changed = await change(running, node, now)
+            await is_ready(running, node, now)
+            node.seen.clear()
+            answers = [await running.complete(stream=True, max_tokens=3) for _ in range(4)]
+            await assert_nothing_left(running)
+
+            assert [(each["url"], each["role"]) for each in changed.json()["nodes"]] == [(node.url, now)]
+            assert {answer.headers["x-baton-path"] for answer in answers} == {"disaggregated"}
+            assert {seen.params.role for seen in node.seen if seen.params} == {now}
+            assert len(await roles(running)) == 4
+
+
+async def test_streams_of_a_decode_node_that_becomes_a_prefill_node_move() -> None:
+    async with both_ways() as running:
+        node, other = running.decode
+        await running.admin("POST", f"{NODES}/drain", json={"url": other.url})
+        (asked,) = await begin(running, "completion")
+        await change(running, node, "prefill")
+        got = await asyncio.wait_for(asked, 20)
+        await is_ready(running, node, "prefill")
+
+    assert same_id(got) == same_id(whole("completion"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"both_ways": False}, "both_ways is off"), ({"decode": 1}, "the only decode node")]
+)
+async def test_a_change_that_cannot_be_made(settings: dict[str, Any], reason: str) -> None:
+    async with cluster(**{"both_ways": True, "decode": 2, **settings}) as running:
+        got = await change(running, running.decode[0], "prefill")
+
+    assert got.status_code == 409
+    assert reason in got.json()["error"]["message"]
