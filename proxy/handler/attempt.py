@@ -135,7 +135,7 @@ class AttemptRunner:
 
     def _report(self, call: LegRequest, role: str, kind: FailureKind) -> None:
         if call.is_optional and kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT):
-            return  # whoever asked counts it; of what the node does for clients it says nothing
+            return  # the caller counts it; it says nothing of what the node does for clients
         is_unfetched = kind is FailureKind.STATUS and fetches_items(call.asked.fields)
         self.report_failure(role, call.node, FailureKind.UNFETCHED if is_unfetched else kind)
 
