@@ -49,7 +49,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.core.kv_cache_manager:KVCacheManager": ("coordinator",),
         "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
-        "vllm.v1.kv_cache_interface:MambaSpec": ("mamba_cache_mode",),
+        "vllm.v1.kv_cache_interface:MambaSpec": ("mamba_cache_mode", "num_speculative_blocks"),
         "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),
         "vllm.v1.kv_cache_interface:UniformTypeKVCacheSpecs": ("kv_cache_specs",),
         # model_runner
