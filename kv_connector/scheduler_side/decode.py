@@ -2,6 +2,8 @@
 
 A request is *waiting* until blocks are allocated for it, *reserved* while a peer may write to them, and *settled* once
 its KV is here, has failed, or is not needed. From then on it is vLLM's alone: every later call answers `(0, False)`.
+
+Longer than other files: every call of vLLM's is one event of the same requests.
 """
 
 import logging
