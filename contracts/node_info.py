@@ -4,6 +4,7 @@ The proxy reads it to learn roles, control addresses and whether two nodes may b
 why two nodes were not.
 """
 
+import re
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,8 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
+# Behind the states of recurrent layers, in the fingerprint's `attention`: how many tokens are drafted a step.
+DRAFTS = "drafts"
 CPU_ATTENTION = "CPU_ATTN"  # what the fingerprint's `attention` begins with on a CPU; vLLM's name of the backend
 NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
 
@@ -129,7 +132,14 @@ def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     if sizes[0] > 0 and sizes[1] % sizes[0] == 0 and not mine.attention.startswith(CPU_ATTENTION):
         differing = [name for name in differing if name != "block_size_tokens"]
     fix = {"block_size_tokens": " (give both nodes the same --block-size)"}
+    if _drafts(mine) != _drafts(theirs):
+        fix["attention"] = " (beside recurrent layers, give both nodes the same num_speculative_tokens, or none)"
     return [f"{name}: {ours[name]!r} here, {others[name]!r} there{fix.get(name, '')}" for name in differing]
+
+
+def _drafts(fingerprint: Fingerprint) -> list[str]:
+    """How many tokens are drafted a step beside recurrent layers, if any are."""
+    return re.findall(rf"/{DRAFTS} (\d+)", fingerprint.attention)
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,8 @@ from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.vllm_compat.node_role import role_of
-from baton.kv_connector.vllm_compat.speculative import objection
+from baton.kv_connector.vllm_compat.speculative import BESIDE_STATES, objection
+from baton.kv_connector.vllm_compat.versions import COUNTS_ACCEPTED_DRAFTS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -83,9 +84,9 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
         raise ConfigError(
             "recurrent layers (Mamba, GDN) have not been tried with pipeline stages: use tensor parallelism"
         )
-    if settings is not None:
-        raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
     is_cached = any(group.is_state and not group.is_single for group in groups)
+    if settings is not None and (reason := _drafts_beside_states(settings.method, groups, is_cached=is_cached)):
+        raise ConfigError(f"speculative decoding with recurrent layers (Mamba, GDN) {reason}")
     if is_cached and role_of(vllm_config.kv_transfer_config) == "prefill" and not has_our_scheduler(vllm_config):
         raise ConfigError(
             "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) needs the node's own scheduler: another one "
@@ -99,3 +100,24 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
         )
     if getattr(vllm_config.cache_config, "use_replayssm", False):  # younger than our oldest version
         raise ConfigError("--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out")
+
+
+def _drafts_beside_states(method: str, groups: Sequence[Group], *, is_cached: bool) -> str:
+    """Return why drafts and states do not go together in this engine; "" if they do.
+
+    Source:
+        `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32: it counts the accepted tokens of hybrid models alone, and
+        copies cached states of theirs.
+    """
+    if not COUNTS_ACCEPTED_DRAFTS:
+        return "needs vLLM 0.32 or newer: after a step without drafts an older one may go on from another state"
+    if method not in BESIDE_STATES:
+        return f"has not been tried with method {method!r}: use one of {', '.join(BESIDE_STATES)}"
+    if all(group.is_state for group in groups):
+        return "and no attention is not covered: vLLM does not count which drafts such a model accepts"
+    if is_cached:
+        return (
+            "and a prefix cache has not been tried: vLLM then copies states after a step too; start with "
+            "--no-enable-prefix-caching"
+        )
+    return ""

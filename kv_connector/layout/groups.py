@@ -10,6 +10,9 @@ ready when that is), and the places before it are empty.
 The layers of a recurrent group (Mamba, GDN) keep a *state* each, that of all tokens computed so far. Without vLLM's prefix cache
 the group's table has a single block, which has its place where a window's last block would be. With it (cache mode *align*) there is
 a table as of a window of two tokens: the last block has the running state, and those before it states at the ends of blocks, or nothing.
+
+With speculative decoding of k tokens a step the table without the prefix cache has k blocks more, for the states after each drafted
+token. The first block has the state of all tokens that are certain: it alone is read when a request's tokens have come from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -45,7 +48,8 @@ class Group(NamedTuple):
     window: int = EVERYTHING  # tokens that a token reads, itself included; negative: a chunk (`windows.py`)
     is_state: bool = False  # its layers are recurrent
     places: int = 1  # that a block stands for
-    is_single: bool = False  # its table has one block, whatever the prompt's length
+    is_single: bool = False  # of its table one block is read by others, whatever the prompt's length
+    drafts: int = 0  # of a state: tokens that are drafted a step, and blocks behind its own in the table
 
     def most_read_blocks(self, block_tokens: int) -> float:
         """Return how many blocks of a prompt may still be read, at most; `block_tokens` are those of a place."""
@@ -55,15 +59,18 @@ class Group(NamedTuple):
 
     def blocks_of(self, tokens: int, block_tokens: int) -> int:
         """Return how many blocks a prompt needs at a time, at most."""
-        return int(min(-(-tokens // (block_tokens * self.places)), self.most_read_blocks(block_tokens)))
+        read = int(min(-(-tokens // (block_tokens * self.places)), self.most_read_blocks(block_tokens)))
+        return read + self.drafts
 
     def spread(self, blocks: Sequence[T], first: int, tokens: int, block_tokens: int, empty: T) -> list[T]:
         """Give blocks, of which the first is the table's block number `first`, their places in a prompt of so many tokens.
 
-        A single one stands for the last token that P computes.
+        A single one stands for the last token that P computes; those behind it, for drafted tokens, have no place.
         """
+        if self.is_single:
+            return [] if first else [empty] * self.place_of_first(tokens, block_tokens) + [*blocks[:1]]
         if self.places == 1:
-            return [empty] * (0 if first else self.place_of_first(tokens, block_tokens)) + [*blocks]
+            return [*blocks]
         all_places, spread = -(-tokens // block_tokens), []
         for number, block in enumerate(blocks, first):
             width = min(self.places, all_places - number * self.places)
@@ -88,6 +95,15 @@ def have_windows(groups: Sequence[Group]) -> bool:
 def have_states(groups: Sequence[Group]) -> bool:
     """Whether some layers keep a state, which is that of the last token computed and of no other."""
     return any(group.is_state for group in groups)
+
+
+def least_tokens(groups: Sequence[Group]) -> int:
+    """Return how many tokens of a prompt are worth a transfer.
+
+    With drafts and states a single one is not: on a busy P vLLM 0.32 fills a prompt of one token up with drafts that are none
+    (`Scheduler.schedule`), and its state would be that of these too.
+    """
+    return 2 if any(group.drafts for group in groups) else 1
 
 
 def ends_with_blocks(groups: Sequence[Group], block_tokens: int, tokens: int) -> bool:
@@ -171,8 +187,9 @@ def _group_of(group: "KVCacheGroupSpec", block_tokens: int) -> Group:
     if not _keeps_states(spec):
         return Group(_window_of(group), places=max(1, spec.block_size // block_tokens))
     modes = {layer.mamba_cache_mode for layer in _layers(spec)}
+    drafts = max(layer.num_speculative_blocks for layer in _layers(spec))
     if modes == {"none"}:
-        return STATE
+        return STATE._replace(drafts=drafts)
     if modes != {"align"}:
         raise ConfigError(
             f"recurrent layers (Mamba, GDN) whose states are cached in mode {', '.join(sorted(modes))}, for each token of a step, "
@@ -183,7 +200,7 @@ def _group_of(group: "KVCacheGroupSpec", block_tokens: int) -> Group:
             f"recurrent layers (Mamba, GDN) whose states are cached every {spec.block_size} tokens, beside blocks of "
             f"{block_tokens} tokens, are not covered: leave out --mamba-block-size, or start with --no-enable-prefix-caching"
         )
-    return CACHED_STATES
+    return CACHED_STATES._replace(drafts=drafts)
 
 
 def _window_of(group: "KVCacheGroupSpec") -> int:

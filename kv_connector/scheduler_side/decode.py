@@ -2,6 +2,8 @@
 
 A request is *waiting* until blocks are allocated for it, *reserved* while a peer may write to them, and *settled* once
 its KV is here, has failed, or is not needed. From then on it is vLLM's alone: every later call answers `(0, False)`.
+
+Longer than other files: every call of vLLM's is one event of the same requests.
 """
 
 import logging
@@ -17,7 +19,7 @@ from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from baton.kv_connector.layout.groups import ONE_GROUP, Group, ends_with_blocks, have_states, have_windows
+from baton.kv_connector.layout.groups import ONE_GROUP, Group, ends_with_blocks, have_states, have_windows, least_tokens
 from baton.kv_connector.scheduler_side.answer_tokens import sent_tokens
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.client_tokens import ClientTokens
@@ -162,7 +164,7 @@ class DecodeScheduler:
             return 0, False
         missing = tracked.tokens - num_computed_tokens
         # vLLM computes the last prompt token itself, unless the request starts with the token that comes after it.
-        if missing - self._own_tokens < 1 or (missing == 1 and not tracked.wants_first):
+        if missing - self._own_tokens < least_tokens(self._groups) or (missing == 1 and not tracked.wants_first):
             return 0, False
         if self._may_reserve(tracked, missing):
             reason = "" if ends_with_blocks(self._groups, self._block_tokens, num_computed_tokens) else UNALIGNED

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from baton.contracts.node_info import Fingerprint
+from baton.contracts.node_info import DRAFTS, Fingerprint
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.vllm_compat import backends
 from baton.kv_connector.vllm_compat.speculative import draft_layers
@@ -63,6 +63,7 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
     Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent layer
     the shapes and types of its states are named, over all tensor-parallel ranks; they have their dimensions in one order or the other.
+    So is how many tokens are drafted a step: a convolution keeps so many tokens more.
 
     Raises:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
@@ -82,9 +83,15 @@ def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
         return f"{name}/{backends.cpu_isa(layer, vllm_config)}"
     if backends.keeps_state(layer):
         states = states_of(layer, vllm_config.parallel_config.tensor_parallel_size)
-        return "/".join([name, *("x".join(map(str, state.shape)) + f":{_name(state.dtype)}" for state in states)])
+        kept = ["x".join(map(str, state.shape)) + f":{_name(state.dtype)}" for state in states]
+        return "/".join([name, *kept, *_drafts(vllm_config)])
     layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
     return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
+
+
+def _drafts(vllm_config: "VllmConfig") -> list[str]:
+    settings = vllm_config.speculative_config
+    return [f"{DRAFTS} {settings.num_speculative_tokens}"] if settings is not None else []
 
 
 def _kv_cache_dtype(vllm_config: "VllmConfig") -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WITHOUT_LAYERS = ("ngram", "ngram_gpu", "suffix", "medusa")  # they draft from the tokens, or the target's last state
 WITH_LAYERS = ("draft_model", "eagle", "eagle3", "mtp")
+BESIDE_STATES = ("ngram", "ngram_gpu", "suffix", "mtp")  # of recurrent layers
 _DRAFT_MODEL = "draft_model."  # what vLLM's `DraftModelProposer` puts before the names of its layers
 _MTP = "mtp"  # a part of the name of the drafter's layers, where vLLM numbers them from 0
 _SHARING = ("gemma4_mtp",)  # drafters that read the target's KV and keep none

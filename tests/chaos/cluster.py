@@ -22,6 +22,7 @@ class Shape:
     decode: int = 2
     prefill_ranks: str = ""  # flags, such as "-tp 2"
     decode_ranks: str = ""
+    of_model: tuple[str, ...] = ()  # flags of every node, as the model wants them
     prefill_blocks: int = 24
     decode_blocks: int = 40
     decode_sequences: int = 6  # at once on each decode node; more wait
@@ -35,7 +36,7 @@ class Shape:
 
     @property
     def flags(self) -> list[str]:
-        given = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS)]
+        given = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS), *self.of_model]
         for setting in fields(TransferConfig):
             value = getattr(self.transfer, setting.name)
             if value != setting.default:

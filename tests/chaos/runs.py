@@ -47,10 +47,10 @@ class MeasuredStorm(NamedTuple):
     plain_growth: list[Growth]
 
 
-def plain_server(stack: Stack, *, has_media: bool = False) -> Server:
+def plain_server(stack: Stack, *of_model: str, has_media: bool = False) -> Server:
     """A plain vLLM server that answers as our nodes must; on the last core, as vLLM's barriers are slow across two."""
     flags = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS)]
-    flags += ["--kv-cache-memory-bytes", str(PLAIN_BLOCKS * BLOCK_BYTES)]
+    flags += ["--kv-cache-memory-bytes", str(PLAIN_BLOCKS * BLOCK_BYTES), *of_model]
     server = stack.plain(*flags, **({"target": "tests.support.media_nodes:plain"} if has_media else {}))
     server.wait_ready()
     return server

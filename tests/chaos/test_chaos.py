@@ -16,11 +16,13 @@ from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.conftest import SEED
 from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.phases import Phase
-from tests.chaos.runs import StormSize, plain_server, run_faults, run_storm
+from tests.chaos.runs import StormSize, plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim, kills
 from tests.chaos.workload import MEDIA_MODEL, Reference, ask_reference, draw_images
 from tests.e2e.stack import stack_on
 from tests.matrix.media_models import ensure
+from tests.matrix.models import MODELS
+from tests.matrix.models import ensure as ensure_model
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -31,6 +33,18 @@ PEER_TIMEOUT_S = 2.0
 PATIENCE = 8.0
 MEDIA_KILLS = 10
 REQUEST_TIMEOUT_S = 120.0
+HYBRID = "falcon-h1"
+# A block is longer than most prompts, and a state leaves with the last chunk: little is seen between chunks or layers.
+HYBRID_KILLS: list[tuple[Victim, Phase]] = [
+    ("prefill", Phase.FINISHED),
+    ("decode", Phase.DECODING),
+    ("proxy", Phase.WAITING),
+    ("prefill", Phase.WAITING),
+    ("decode", Phase.FINISHED),
+]
+# Two decode nodes share two cores with six processes of the prefill nodes, of which two wait for each other several times a layer.
+HYBRID_AT_ONCE, HYBRID_TIMEOUT_S, HYBRID_PATIENCE = 20, 300.0, 24.0
+HYBRID_BLOCK = 4  # times as large as the embedded model's, of 256 tokens; a request has up to three
 
 
 # Twice as many processes share the cores: prompts would be preempted, or computed between two looks at the nodes.
@@ -121,6 +135,42 @@ def test_prompts_with_images_survive_clients_that_leave_and_kills(
             decode_blocks=20,
         )
         check((Cluster(stack, shape), references), kills(SEED, MEDIA_KILLS, PEER_TIMEOUT_S), all_reached=False)
+
+
+@pytest.mark.exhaustive
+def test_states_of_several_ranks_survive_clients_that_leave_and_kills(
+    forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A model with recurrent layers, of whose states each of P's two ranks has a half: what holds for KV holds for them."""
+    recipe = MODELS[HYBRID]
+    with stack_on(forkserver, tmp_path_factory.mktemp("states"), ensure_model(HYBRID, recipe)) as stack:
+        plain = plain_server(stack, *recipe.flags)
+        references = references_from(plain, stack.model, SEED, families=6, members=8)
+        stack.stop(plain)
+        shape = Shape(
+            transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S),
+            request_timeout_s=HYBRID_TIMEOUT_S,
+            patience=HYBRID_PATIENCE,
+            step_tokens=256,
+            chunk_tokens=64,
+            prefill_ranks="-tp 2",
+            of_model=tuple(recipe.flags),
+            layer_s=0.01,
+            prefill_blocks=24 * HYBRID_BLOCK,
+            decode_blocks=36 * HYBRID_BLOCK,
+        )
+        chaos = Cluster(stack, shape), references
+
+        tally = run_storm(*chaos, StormSize(SEED, ABORTS, STORM_SECONDS, at_once=HYBRID_AT_ONCE))
+
+        print(storm_table(tally), tally.results, tally.paths)
+        assert tally.problems == []
+        assert tally.paths["disaggregated"] > 0
+        more: dict[str, Any] = {"engine_only": False, "other_port": True, "lasts_s": 1.0}
+        check(
+            chaos,
+            [Kill(number=number, victim=who, phase=when, **more) for number, (who, when) in enumerate(HYBRID_KILLS)],
+        )
 
 
 def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall], *, all_reached: bool = True) -> None:

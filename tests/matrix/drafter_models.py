@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.matrix.models import CONTEXT_TOKENS, DECODER, GROUPED, MLA, MLA_FLAGS, Recipe, Rewrite
+from tests.matrix.models import CONTEXT_TOKENS, DECODER, GROUPED, MLA, MLA_FLAGS, MODELS, Recipe, Rewrite
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +110,15 @@ def _exaone(tensors: "Tensors", config: dict[str, Any]) -> "Tensors":
     return {**made, "mtp.fc.weight": _drawn(hidden, 2 * hidden)}
 
 
+def _qwen(tensors: "Tensors", config: dict[str, Any]) -> "Tensors":
+    """Qwen3-Next's: as EXAONE's, with norms about zero."""
+    import torch
+
+    made = _exaone(tensors, config)
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    return {**made, **{f"mtp.{norm}.weight": torch.zeros(config["hidden_size"]) for norm in norms}}
+
+
 def _drawn(rows: int, columns: int) -> "torch.Tensor":
     import torch
 
@@ -157,6 +166,14 @@ DRAFTING: Final[Mapping[str, Recipe]] = MappingProxyType(
             window=256,
             defaults=GROUPED,
             rewrite=_drafts(_exaone),
+        ),
+        "qwen3-next-mtp": MODELS["qwen3-next"]._replace(
+            changes={
+                **MODELS["qwen3-next"].changes,
+                "num_hidden_layers": 5,
+                "layer_types": ["linear_attention"] * 3 + ["full_attention"] * 2,
+            },
+            rewrite=_drafts(_qwen),
         ),
         "mla-v3-mtp": Recipe(
             "DeepseekV3",

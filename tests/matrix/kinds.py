@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
@@ -37,12 +37,14 @@ class Kind(NamedTuple):
     prefill: int = 1
     decode: int = 1
     divides_blocks: bool = False  # heads are on different ranks of the two, so that there are no digests to compare
-    drafts: tuple[int, int] = (0, 0)  # tokens that the model's MTP drafter drafts on P and on D; 0: there is none
+    drafts: tuple[int, int] = (0, 0)  # tokens that are drafted a step on P and on D; 0: none
+    drafter: str = "mtp"  # the model's own, or "ngram"
     cached: tuple[bool, bool] = (False, False)  # whether P's and D's prefix cache is on, with recurrent layers
 
     def __str__(self) -> str:
         ranks = "" if self.prefill == self.decode == 1 else f" tp{self.prefill} to tp{self.decode}"
         drafts = f" drafts {self.drafts[0]} to {self.drafts[1]}" if any(self.drafts) else ""
+        drafts += f" by {self.drafter}" if drafts and self.drafter != "mtp" else ""
         cached = f" cached on {' and '.join(compress('PD', self.cached))}" if any(self.cached) else ""
         return self.model + ranks + drafts + cached
 
@@ -103,23 +105,29 @@ def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
         plain.wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
         chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
         on_prefill, on_decode = (
-            (*flags, *_ranks(ranks), *drafting(drafts), *caching(recipe, is_on=is_on))
+            (*flags, *_ranks(ranks), *drafting(drafts, kind.drafter), *caching(recipe, is_on=is_on))
             for ranks, drafts, is_on in zip((kind.prefill, kind.decode), kind.drafts, kind.cached, strict=True)
         )
-        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *on_prefill, model=model)
-        decode = stack.node("decode", *NODE, *VERIFY, *on_decode, model=model)
+        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *on_prefill, model=model, **_place(kind, "prefill"))
+        decode = stack.node("decode", *NODE, *VERIFY, *on_decode, model=model, **_place(kind, "decode"))
         decode.wait_ready()  # how long a block is depends on the CPU, too
         block_tokens = decode.info()["fingerprint"]["block_size_tokens"]
-        prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(lengths(recipe, block_tokens))]
+        asked = [
+            *lengths(recipe, block_tokens),
+            *([CHUNK_TOKENS + 2] if _is_patched(kind) else []),
+        ]
+        prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(asked)]
         expected = answers(plain.url, model, prompts)
         stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])
         yield Pair(kind, prefill, decode, proxy, prompts, expected)
 
 
-def drafting(tokens: int) -> Sequence[str]:
-    """Return the flags of a server whose model's MTP drafter drafts so many tokens a step."""
-    settings = {"method": "mtp", "num_speculative_tokens": tokens}
+def drafting(tokens: int, method: str = "mtp") -> Sequence[str]:
+    """Return the flags of a server that drafts so many tokens a step."""
+    settings: dict[str, Any] = {"method": method, "num_speculative_tokens": tokens}
+    if method == "ngram":
+        settings |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
     return ("--speculative-config", json.dumps(settings)) if tokens else ()
 
 
@@ -129,6 +137,20 @@ def caching(recipe: Recipe, *, is_on: bool = True) -> Sequence[str]:
     On a CPU Mamba2's kernel leaves no state within a chunk, and vLLM expects one where a chunk is longer than a block.
     """
     return ("--enable-prefix-caching", "--max-num-batched-tokens", str(recipe.block_tokens)) if is_on else ()
+
+
+def _place(kind: Kind, role: str) -> dict[str, Any]:
+    """Return how a node is started."""
+    return {"target": "tests.support.drafted_mamba2:node", "kwargs": {"role": role}} if _is_patched(kind) else {}
+
+
+def _is_patched(kind: Kind) -> bool:
+    """Whether nodes need other kernels than vLLM's for CPUs: Mamba2 beside drafts.
+
+    Gated delta nets have kernels of their own. Those end the engine where a step of one token is all that is computed of a prompt.
+    """
+    recipe = RECIPES[kind.model]
+    return any(kind.drafts) and recipe.has_states and recipe.is_repeatable
 
 
 def _ranks(number: int) -> Sequence[str]:

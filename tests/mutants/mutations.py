@@ -493,6 +493,8 @@ MUTATIONS: Final = [
         f"{UNIT}/kv_connector/layout/test_windows.py {UNIT}/kv_connector/test_scheduler_groups.py",
         ("[empty] * (width - 1) + [block] if", "[block] + [empty] * (width - 1) if"),
         ("tokens % (block_tokens * group.places) == 0", "tokens % block_tokens == 0"),
+        ("[*blocks[:1]]", "[*blocks[-1:]]"),
+        ("2 if any(group.drafts", "1 if any(group.drafts"),
     ),
     *_of(
         "kv_connector/layout/windows.py",

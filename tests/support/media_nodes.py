@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final, Self
 
+import setproctitle
+
 from baton.contracts.kv_transfer import Role
 
 STUBS: Final = str(Path(__file__).parent / "stub_packages")
@@ -42,6 +44,7 @@ def _stub_torchvision() -> None:
     """Let models be imported that import it; vLLM does so in a process of its own, too."""
     from transformers.utils import is_torchvision_available
 
+    setproctitle.getproctitle()  # it finds the room for a title, by which an engine is known, only while the environment is as it was
     if not is_torchvision_available():  # the answer is kept: images are read with Pillow
         sys.path.append(STUBS)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), STUBS)))

@@ -63,8 +63,13 @@ def engine_config(
     return EngineArgs(**flags | more).create_engine_config()
 
 
-def scheduler_of(config: VllmConfig, blocks: int, *, windows: bool = False, states: bool = False) -> Scheduler:
-    """Make a scheduler with so many blocks, the null block among them; `states`: some layers are recurrent, their states cached."""
+def scheduler_of(
+    config: VllmConfig, blocks: int, *, windows: bool = False, states: bool = False, drafts: int = 0
+) -> Scheduler:
+    """Make a scheduler with so many blocks, the null block among them.
+
+    `states`: some layers are recurrent, their states cached. `drafts`: they are not cached, and so many tokens are drafted a step.
+    """
     init_none_hash(sha256)
     config.cache_config.num_gpu_blocks = blocks
     groups = [KVCacheGroupSpec(["layer.0"], FullAttentionSpec(**SHAPE))]
@@ -74,11 +79,14 @@ def scheduler_of(config: VllmConfig, blocks: int, *, windows: bool = False, stat
         config.cache_config.mamba_cache_mode = "align"
         state: dict[str, Any] = {"shapes": ((4,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
         groups.append(KVCacheGroupSpec(["layer.1"], MambaSpec(block_size=BLOCK_TOKENS, **state)))
+    if drafts:
+        state = {"shapes": ((4,),), "dtypes": (torch.float32,), "num_speculative_blocks": drafts}
+        groups.append(KVCacheGroupSpec(["layer.1"], MambaSpec(block_size=config.model_config.max_model_len, **state)))
     return make_scheduler(
         config,
         kv_cache_config=KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=groups),
         structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK_TOKENS,
+        block_size=config.model_config.max_model_len if drafts else BLOCK_TOKENS,
         log_stats=True,
     )
 

@@ -69,6 +69,16 @@ def with_the_state_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producer, "first_read_block", lambda *_: 0)
 
 
+def with_the_state_after_the_drafts(patch: pytest.MonkeyPatch) -> None:
+    """The last block of a state's table counts, not the first: vLLM computes drafted tokens in it."""
+    spread = groups.Group.spread
+    patch.setattr(
+        groups.Group,
+        "spread",
+        lambda self, blocks, *rest: spread(self, blocks[-1:] if self.is_single else blocks, *rest),
+    )
+
+
 def with_a_single_state(patch: pytest.MonkeyPatch) -> None:
     """States in the prefix cache are placed as one that is the only block of its table."""
     patch.setattr(kv_manager, "CACHED_STATES", groups.STATE)
@@ -86,6 +96,7 @@ def with_a_single_state(patch: pytest.MonkeyPatch) -> None:
         (without_groups, "Qwen3-Next"),
         (with_the_state_of_the_whole_prompt, "Falcon-H1, cached"),
         (with_a_single_state, "Qwen3-Next, cached"),
+        (with_the_state_after_the_drafts, "Qwen3-Next, drafts"),
     ],
     ids=lambda given: getattr(given, "__name__", given),
 )

@@ -20,6 +20,7 @@ from tests.support.async_schedules.kv_manager import (
     MISTRAL,
     QWEN3_NEXT,
     QWEN3_NEXT_CACHED,
+    QWEN3_NEXT_DRAFTS,
     GroupMemory,
     Layout,
     content,
@@ -36,12 +37,14 @@ LAYOUTS = {
     "Mistral": MISTRAL,
     "Mamba2": MAMBA2,
     "Qwen3-Next": QWEN3_NEXT,
+    "Qwen3-Next, drafts": QWEN3_NEXT_DRAFTS,
     "Mamba2, cached": MAMBA2_CACHED,
     "Falcon-H1, cached": FALCON_H1_CACHED,
     "Qwen3-Next, cached": QWEN3_NEXT_CACHED,
 }
 RANKS = {
     "Qwen3-Next, TP 2 to 1": QWEN3_NEXT._replace(grids=Grids(Grid(2), Grid(1))),
+    "Qwen3-Next, drafts, TP 1 to 2": QWEN3_NEXT_DRAFTS._replace(grids=Grids(Grid(1), Grid(2))),
     "Mamba2, TP 1 to 2": MAMBA2._replace(grids=Grids(Grid(1), Grid(2))),
     "Mamba2, cached, TP 2 to 1": MAMBA2_CACHED._replace(grids=Grids(Grid(2), Grid(1))),
     "Falcon-H1, cached, TP 1 to 2": FALCON_H1_CACHED._replace(grids=Grids(Grid(1), Grid(2))),

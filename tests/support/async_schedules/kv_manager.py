@@ -44,6 +44,7 @@ class Layout(NamedTuple):
     blocks: int  # in the pool
     places: Sequence[int] = ()  # by group: how many times as long its blocks are; none: all are as long
     caches_states: bool = False  # the prefix cache is on, with recurrent layers
+    drafts: int = 0  # tokens that are drafted a step: so many blocks more in the table of a state
     leaves_checkpoints: bool = False  # a state at the last end of a block within a chunk, as Mamba2's kernels do
     grids: Grids = SINGLE  # tensor-parallel ranks of P and of D
 
@@ -51,7 +52,7 @@ class Layout(NamedTuple):
     def groups(self) -> list[Group]:
         """As our scheduler sides know them."""
         return [
-            (CACHED_STATES if self.caches_states else STATE)
+            (CACHED_STATES if self.caches_states else STATE._replace(drafts=self.drafts))
             if window == OF_A_STATE
             else Group(window, places=self.places_of(group))
             for group, window in enumerate(self.windows)
@@ -122,6 +123,7 @@ class Layout(NamedTuple):
                 shapes=((STATE_BYTES // 4,),),
                 dtypes=(torch.float32,),
                 mamba_cache_mode="align" if self.caches_states else "none",
+                num_speculative_blocks=self.drafts,
                 num_prefill_checkpoint_blocks=int(self.leaves_checkpoints),
                 prefill_checkpoint_alignment=1 if self.leaves_checkpoints else None,
             )
@@ -138,6 +140,7 @@ LLAMA4 = Layout(windows=(window_of_chunk(256), 0), layers_each=2, blocks=44)
 MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
 MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)
+QWEN3_NEXT_DRAFTS = QWEN3_NEXT._replace(drafts=2, blocks=44)
 QWEN3_NEXT_CACHED = QWEN3_NEXT._replace(caches_states=True, blocks=34)
 FALCON_H1_CACHED = Layout(
     windows=(OF_A_STATE, 0), layers_each=2, blocks=30, caches_states=True, leaves_checkpoints=True

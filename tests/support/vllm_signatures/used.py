@@ -49,7 +49,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.core.kv_cache_manager:KVCacheManager": ("coordinator",),
         "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
-        "vllm.v1.kv_cache_interface:MambaSpec": ("mamba_cache_mode",),
+        "vllm.v1.kv_cache_interface:MambaSpec": ("mamba_cache_mode", "num_speculative_blocks"),
         "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),
         "vllm.v1.kv_cache_interface:UniformTypeKVCacheSpecs": ("kv_cache_specs",),
         # model_runner
@@ -76,7 +76,13 @@ NOT_VLLMS = (
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
     *("__bool__", "__class__", "__dict__"),
     "_later",  # of our queue of outputs
-    *("baton_start", "baton_start_at_once", "baton_goes_on", "baton_logged"),  # attributes that we give to requests
+    *(
+        "baton_start",
+        "baton_start_at_once",
+        "baton_goes_on",
+        "baton_logged",
+        "baton_kv_is_lost",
+    ),  # attributes that we give to requests
     "tokens_sampled",  # our workers call it
     "token_transfer",  # of our runners; vLLM's have none
     "kv_cache_specs",  # of one kind of `KVCacheSpec`; among USED

@@ -91,6 +91,12 @@ def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks(
     assert not have_states((Group(64), Group()))
 
 
+def test_a_state_has_as_many_blocks_more_as_tokens_are_drafted() -> None:
+    drafting = replace(RECURRENT, num_speculative_blocks=3)
+
+    assert groups_of(cache(drafting, FULL), 16) == (STATE._replace(drafts=3), Group())
+
+
 def test_states_in_the_prefix_cache_have_a_table_as_of_a_window() -> None:
     """One at the end of each block that is cached, and the running one; alone too."""
     assert groups_of(cache(ALIGNED, FULL, alike(ALIGNED, ALIGNED)), 16) == (CACHED_STATES, Group(), CACHED_STATES)

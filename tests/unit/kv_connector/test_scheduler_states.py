@@ -17,6 +17,7 @@ from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 GROUPS = (Group(), STATE)  # of blocks of 16 tokens, and of one block
+DRAFTING = (Group(), STATE._replace(drafts=2))  # of one block, and of two for drafted tokens
 CACHED = (Group(), CACHED_STATES)  # with vLLM's prefix cache on
 
 
@@ -144,6 +145,19 @@ def test_a_state_in_the_prefix_cache_stands_where_vllm_has_put_it(tokens: int) -
     assert [block.block_id for block in pool.blocks if block.ref_cnt] == [12 if tokens == 50 else 11]
 
 
+def test_of_a_drafting_nodes_state_the_first_block_is_sent() -> None:
+    """Those behind it are for drafted tokens: they are neither sent nor held (I2)."""
+    pool, made = FakePool(33), on_prefill(50)
+    side = prefill(pool, DRAFTING)
+    side.add_request(made)
+
+    first = side.take_step(step_output(new=[("r1", ([1, 2], [9, 10, 11]), 0, 32)]))
+    side.take_step(step_output(cached=[("r1", ([3, 4], []), 32, 17)]))
+
+    assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
+    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [9]
+
+
 def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
     """What its later computation leaves in another block is for nobody."""
     side, made = prefill(), on_prefill(50)
@@ -181,6 +195,34 @@ def test_d_asks_for_the_state_before_the_last_token(
     assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
     assert reserved.wish.blocks == wanted
     assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == list(range(1, attention + 2))
+    side.close()
+
+
+def test_a_drafting_d_asks_for_the_state_in_the_first_block(tmp_path: Path) -> None:
+    """Its first step reads that one: a new request has one accepted token. The others are its own, and are not held."""
+    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=DRAFTING), FakePool(33)
+    side.bind_pool(pool)
+    made = request("decode", 50)
+    side.add_request(made)
+
+    assert side.match(made, 0) == (49, True)
+    side.allocated(made, [pool.allocate(4), pool.allocate(3)], 49)
+    (reserved,) = side.take_step(step_output()).reserved
+
+    assert reserved.wish.blocks == [[1, 2, 3, 4], [0, 0, 0, 5]]
+    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == [1, 2, 3, 4, 5]
+    side.close()
+
+
+@pytest.mark.parametrize(("tokens", "comes"), [(1, 0), (2, 0), (3, 2)])
+def test_a_drafting_d_computes_two_tokens_itself(tmp_path: Path, tokens: int, comes: int) -> None:
+    """P would compute one, and vLLM fills a prompt of one token up with placeholders when P is busy."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=DRAFTING)
+    side.bind_pool(FakePool(33))
+    made = request("decode", tokens)
+    side.add_request(made)
+
+    assert side.match(made, 0) == (comes, comes > 0)
     side.close()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
+from baton.kv_connector import supported
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.layout.groups import CACHED_STATES, ONE_GROUP, Group
 from baton.kv_connector.layout.groups import STATE as STATE_ALONE
@@ -132,6 +133,17 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
     check_supported(engine(), groups(FULL, CACHED))
     check_supported(engine(is_producer=True), groups(FULL, CACHED))
     check_supported(engine(unit=8), groups(FULL, STATE))
+    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(FULL, STATE))
+
+
+def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one has steps without drafts begin from the first block, whatever was accepted before (`zero_draft_decode_mask` of 0.32)."""
+    monkeypatch.setattr(supported, "COUNTS_ACCEPTED_DRAFTS", False)
+
+    with pytest.raises(
+        ConfigError, match=r"recurrent layers \(Mamba, GDN\) needs vLLM 0\.32 or newer: after a step without drafts"
+    ):
+        check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(FULL, STATE))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +175,17 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
         (
             engine(speculative=SimpleNamespace(method="ngram")),
             groups(STATE),
-            "speculative decoding has not been tried with recurrent layers",
+            r"with recurrent layers \(Mamba, GDN\) and no attention is not covered: vLLM does not count which drafts",
+        ),
+        (
+            engine(speculative=SimpleNamespace(method="medusa")),
+            groups(FULL, STATE),
+            r"recurrent layers \(Mamba, GDN\) has not been tried with method 'medusa': use one of ngram",
+        ),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(FULL, CACHED),
+            r"\(Mamba, GDN\) and a prefix cache has not been tried: .* start with --no-enable-prefix-caching",
         ),
         (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
         (

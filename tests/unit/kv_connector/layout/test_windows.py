@@ -8,7 +8,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.single_type_kv_cache_manager import ChunkedLocalAttentionManager, SlidingWindowManager
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec
 
-from baton.kv_connector.layout.groups import STATE, Group
+from baton.kv_connector.layout.groups import STATE, Group, least_tokens
 from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 
 BLOCK = 4
@@ -119,6 +119,21 @@ def test_long_blocks_are_fewer() -> None:
     assert Group(places=2).blocks_of(7 * BLOCK, BLOCK) == 4
     assert Group(3 * BLOCK, places=2).blocks_of(100 * BLOCK, BLOCK) == 3
     assert STATE.blocks_of(100, BLOCK) == 1
+    assert STATE._replace(drafts=3).blocks_of(100, BLOCK) == 4
+
+
+def test_the_blocks_of_drafted_tokens_have_no_place() -> None:
+    """The first of a state's table is that of all tokens that are certain."""
+    drafted, tokens = STATE._replace(drafts=2), 3 * BLOCK
+
+    assert drafted.spread([7, 8, 9], 0, tokens, BLOCK, 0) == STATE.spread([7], 0, tokens, BLOCK, 0) == [0, 0, 7]
+    assert drafted.spread([], 3, tokens, BLOCK, 0) == []
+
+
+def test_a_state_of_a_single_token_is_not_worth_a_transfer_beside_drafts() -> None:
+    """A prompt of one token is filled up with placeholders by vLLM, which computes these into the state."""
+    assert least_tokens((Group(), STATE)) == 1
+    assert least_tokens((Group(), STATE._replace(drafts=1))) == 2
 
 
 @pytest.mark.parametrize("tokens", range(1, 30))

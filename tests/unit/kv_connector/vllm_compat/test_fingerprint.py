@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from baton.contracts.node_info import differences
+from baton.contracts.node_info import Fingerprint, differences
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
@@ -116,6 +116,23 @@ def test_states_are_told_apart() -> None:
 
     assert found[0] == "CPU_ATTN/vec+GDN_ATTN/3x16:bfloat16/2x8:float32"
     assert len(set(found)) == 3
+
+
+def test_nodes_that_draft_another_number_of_tokens_beside_states_are_not_paired() -> None:
+    """Or of which one drafts nothing: their convolutions keep other numbers of tokens. The reason says what to do."""
+
+    def drafting(tokens: int) -> Fingerprint:
+        shapes = (3 + tokens, 16), (2, 8)
+        types = (torch.bfloat16, torch.float32)
+        made = config(CPU_LAYER, Layer("GDN_ATTN", get_state_shape=lambda: shapes, get_state_dtype=lambda: types))
+        made.speculative_config = SimpleNamespace(method="ngram", num_speculative_tokens=tokens) if tokens else None
+        return fingerprint_of(made, "abc")
+
+    assert drafting(2).attention == "CPU_ATTN/vec+GDN_ATTN/5x16:bfloat16/2x8:float32/drafts 2"
+    assert differences(drafting(2), drafting(2)) == []
+    for other in (0, 1):
+        (found,) = differences(drafting(2), drafting(other))
+        assert "give both nodes the same num_speculative_tokens, or none" in found
 
 
 def test_states_are_the_same_whatever_the_number_of_ranks() -> None:
