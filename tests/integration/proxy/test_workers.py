@@ -268,7 +268,7 @@ async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> N
 
 
 async def test_all_workers_give_their_streams_of_a_node_away(tmp_path: Path) -> None:
-    """Whichever is asked to; what became of them is added up. One that is stopped hears of it later."""
+    """Any of them may be asked to. One that is stopped hears of it later."""
     async with proxy(tmp_path, decode=1) as running:
         (source,) = running.decode
         source.change(first_tokens="3-alike", both_ways=True, control_addresses=["tcp://127.0.0.1:9200"])
@@ -291,14 +291,14 @@ async def test_all_workers_give_their_streams_of_a_node_away(tmp_path: Path) -> 
             os.kill(stopped, signal.SIGCONT)
         got = await asyncio.gather(*asked)
         await running.until_whole()  # each worker answers what is asked of all
-        left = (await running.nodes())[source.url]["streams_left"]
         counted = await running.counted("baton_streams_moved_total")
         await target.stop()
 
     assert ordered.status_code == 200
     assert {each.content for each in got} == {b"".join(events("/v1/completions", 9))}
-    assert left == {"moved": 12}
-    assert counted == 12
+    assert (
+        counted == 12
+    )  # `streams_left` is since the last order, and the worker that was stopped may carry out one more, which it had been sent
 
 
 async def test_the_port_is_the_supervisors(tmp_path: Path) -> None:
