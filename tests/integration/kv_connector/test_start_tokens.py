@@ -35,6 +35,7 @@ class Engine:
         start: Start = (),
         peer: str = PEER,
         named: str = "",
+        kv_only: bool = False,
         **sampling: Any,
     ) -> Request:
         """A request arrives that wants its prompt's KV and first token from a prefill node, or starts with tokens that the client has.
@@ -45,9 +46,12 @@ class Engine:
             start: what the client has, by choice.
             peer: "" if there is no transfer.
             named: its first letter decides of the prompt.
+            kv_only: nothing is to be computed if the KV does not come.
             sampling: of vLLM's parameters.
         """
-        params = TransferParams(transfer_id=name[0] * 32, role="decode", peer=peer, first_token=True, start=start)
+        params = TransferParams(
+            transfer_id=name[0] * 32, role="decode", peer=peer, first_token=True, start=start, kv_only=kv_only
+        )
         if name[1:]:
             sampling["extra_args"] = {CHOICE: int(name[1:])}
         request = request_of(name, tokens, params, prompt=named or name, **sampling)
@@ -329,3 +333,17 @@ def test_an_answer_that_ends_with_its_tokens_lets_the_first_one_wait(engine: Cal
         made.step()
     assert list(first.output_token_ids) == 3 * [TOKEN]
     assert made.pool.get_num_free_blocks() == 99
+
+
+@pytest.mark.parametrize("kv_only", [True, False])
+def test_a_request_for_kv_alone_ends_when_that_is_lost(tmp_path: Path, kv_only: bool) -> None:
+    """In the step that brings the failure, and nothing is computed of it; any other request computes its prompt."""
+    engine = Engine(tmp_path, 20)
+    request = engine.ask("a", 3 * BLOCK_TOKENS, start=(HAS,), kv_only=kv_only)
+    before = engine.step() + engine.step(started="a") + engine.step(failed="a")
+    told = [(output.request_id, output.new_token_ids, output.finish_reason) for output in engine.told]
+
+    assert before == 0
+    assert request.is_finished() is kv_only
+    assert told == ([("a", [], FinishReason.ABORT)] if kv_only else [])
+    assert (engine.step() == 0) is kv_only
