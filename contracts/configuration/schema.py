@@ -2,7 +2,8 @@
 
 `load.py` fills them once, at start-up, from `baton.yaml`, the environment and flags. The section names below are
 the top-level keys of `baton.yaml`; the field names are the keys inside a section. The comment behind
-a field is its description: `baton config check` and the configuration reference print it.
+a field is its description: `baton config check` and the configuration reference print it. Two environment variables
+are read elsewhere: `load.READ_ELSEWHERE`.
 """
 
 from dataclasses import dataclass, field

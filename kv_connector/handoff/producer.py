@@ -208,7 +208,7 @@ class Producer:
         for transfer_id, transfer in list(self._pushable.items()):
             if transfer.decode in busy:
                 continue
-            if self._may_push(transfer) and (pieces := transfer.coverage.take(max_units)):  # type: ignore[union-attr]  # _may_push saw it
+            if self._transfer_may_push(transfer) and (pieces := transfer.coverage.take(max_units)):  # type: ignore[union-attr]  # _transfer_may_push saw it
                 transfer.in_flight += 1
                 return Push(transfer, transfer.epoch, pieces)
             del self._pushable[transfer_id]
@@ -461,7 +461,7 @@ class Producer:
             spans[group] = range(wanted.start * terms.their_block_units, wanted.stop * terms.their_block_units)
         return {layer: spans[terms.group_of(layer)] for layer in terms.layers}
 
-    def _may_push(self, transfer: ProducerTransfer) -> bool:
+    def _transfer_may_push(self, transfer: ProducerTransfer) -> bool:
         """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive; `Coverage` says of which layers."""
         return transfer.coverage is not None and not transfer.ending and transfer.decode in self.sessions
 

@@ -178,6 +178,12 @@ def _layers(spec: Any) -> Sequence[Any]:
     return list(of_layers.values()) if of_layers else [spec]
 
 
+def state_kinds(kv_cache_config: "KVCacheConfig") -> set[str]:
+    """Return the kinds of recurrent layer, by vLLM's names (`MambaAttentionBackendEnum`)."""
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    return {layer.mamba_type.name for spec in specs if _keeps_states(spec) for layer in _layers(spec)}
+
+
 def _keeps_states(spec: Any) -> bool:
     return all(type(layer) is MambaSpec for layer in _layers(spec))
 

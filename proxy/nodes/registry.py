@@ -173,7 +173,7 @@ class NodeRegistry:
             self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
-        """Give a node no more work, or give it work again. What it carries goes on, and the node itself is told nothing."""
+        """Give a node no more work, or give it work again. Its streams leave after `proxy.drain_handover_s`; the node itself is told nothing."""
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining, node.moves = draining, Moves()

@@ -141,7 +141,8 @@ def caching(recipe: Recipe, *, is_on: bool = True) -> Sequence[str]:
 
 def _place(kind: Kind, role: str) -> dict[str, Any]:
     """Return how a node is started."""
-    return {"target": "tests.support.drafted_mamba2:node", "kwargs": {"role": role}} if _is_patched(kind) else {}
+    is_refused = any(kind.drafts) and RECIPES[kind.model].has_states  # on a CPU
+    return {"target": "tests.support.drafted_mamba2:node", "kwargs": {"role": role}} if is_refused else {}
 
 
 def _is_patched(kind: Kind) -> bool:

@@ -33,9 +33,12 @@ def node(argv: Sequence[str], role: Role) -> None:
 
 
 def prepare() -> None:
-    """Patch this process and those that it forks."""
+    """Patch this process and those that it forks. Nodes on a CPU refuse drafts beside recurrent layers otherwise."""
     from vllm.model_executor.layers.mamba import mamba_mixer2
 
+    from baton.kv_connector import supported
+
+    supported.DEVICES_BESIDE_DRAFTS = (*supported.DEVICES_BESIDE_DRAFTS, "cpu")
     mamba_mixer2.causal_conv1d_update = convolve
     mamba_mixer2.selective_state_update = partial(advance, mamba_mixer2.selective_state_update)
 

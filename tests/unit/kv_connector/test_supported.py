@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector import supported
@@ -20,6 +21,10 @@ CHUNKED = ChunkedLocalAttentionSpec(
     block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
 )
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
+OF_KIND = {
+    kind.name: MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,), mamba_type=kind)
+    for kind in MambaAttentionBackendEnum
+}
 CACHED = MambaSpec(block_size=16, shapes=((2, 2),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
@@ -34,6 +39,8 @@ def engine(
     scheduler: str = MAKE_SCHEDULER,
     role: str | None = None,
     caches: bool = True,
+    device: str = "cuda",
+    step_tokens: int = 2048,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -50,7 +57,8 @@ def engine(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
-        scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
+        scheduler_config=SimpleNamespace(scheduler_cls=scheduler, max_num_seqs=256, max_num_batched_tokens=step_tokens),
+        device_config=SimpleNamespace(device_type=device),
         kv_transfer_config=SimpleNamespace(
             is_kv_producer=is_producer, kv_connector_extra_config={"role": role} if role else {}
         ),
@@ -62,6 +70,10 @@ def engine(
             enable_prefix_caching=caches,
         ),
     )
+
+
+def drafts(method: str, tokens: int = 2) -> Any:
+    return SimpleNamespace(method=method, num_speculative_tokens=tokens)
 
 
 def groups(*specs: Any) -> Any:
@@ -77,7 +89,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
     check_supported(engine(tensor_parallel_size=2, nnodes=2), groups(spec))
-    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
+    check_supported(engine(speculative=drafts("ngram")), groups(spec))
 
 
 def test_a_producer_to_vllm_may_be_a_decode_node() -> None:
@@ -100,7 +112,7 @@ def test_answers_are_sent_out_of_a_prefix_cache_of_blocks() -> None:
         (engine(), (Group(), Group(window=64)), False, "no block of an answer"),
         (engine(), ONE_GROUP, True, "another KV connector in `beside`"),
         (
-            engine(speculative=SimpleNamespace(method="ngram"), pipeline_parallel_size=2),
+            engine(speculative=drafts("ngram"), pipeline_parallel_size=2),
             ONE_GROUP,
             False,
             "speculative decoding beside pipeline stages",
@@ -133,7 +145,9 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
     check_supported(engine(), groups(FULL, CACHED))
     check_supported(engine(is_producer=True), groups(FULL, CACHED))
     check_supported(engine(unit=8), groups(FULL, STATE))
-    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(FULL, STATE))
+    for spec in (STATE, OF_KIND["GDN_ATTN"]):
+        check_supported(engine(speculative=drafts("ngram")), groups(FULL, spec))
+    check_supported(engine(speculative=drafts("ngram", 7)), groups(FULL, STATE))
 
 
 def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +157,7 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
     with pytest.raises(
         ConfigError, match=r"recurrent layers \(Mamba, GDN\) needs vLLM 0\.32 or newer: after a step without drafts"
     ):
-        check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(FULL, STATE))
+        check_supported(engine(speculative=drafts("ngram")), groups(FULL, STATE))
 
 
 @pytest.mark.parametrize(
@@ -157,33 +171,55 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "each node scale its KV in its own way"),
         (
-            engine(speculative=SimpleNamespace(method="dflash")),
+            engine(speculative=drafts("dflash")),
             groups(FULL),
             "speculative decoding with method 'dflash'",
         ),
         (
-            engine(speculative=SimpleNamespace(method="ngram")),
+            engine(speculative=drafts("ngram")),
             groups(FULL, FULL),
             "speculative decoding with method 'ngram' has not been tried with a sliding window",
         ),
         (
-            engine(speculative=SimpleNamespace(method="ngram")),
+            engine(speculative=drafts("ngram")),
             groups(FULL, CHUNKED),
             "speculative decoding has not been tried with chunked local attention",
         ),
         (engine(pipeline_parallel_size=2), groups(STATE), "have not been tried with pipeline stages"),
         (
-            engine(speculative=SimpleNamespace(method="ngram")),
+            engine(speculative=drafts("ngram")),
             groups(STATE),
             r"with recurrent layers \(Mamba, GDN\) and no attention is not covered: vLLM does not count which drafts",
         ),
         (
-            engine(speculative=SimpleNamespace(method="medusa")),
+            engine(speculative=drafts("medusa")),
             groups(FULL, STATE),
             r"recurrent layers \(Mamba, GDN\) has not been tried with method 'medusa': use one of ngram",
         ),
+        *(
+            (
+                engine(speculative=drafts("ngram")),
+                groups(FULL, STATE, OF_KIND[kind]),
+                f"not covered for layers of kind {kind}: their kernels are not told which drafts",
+            )
+            for kind in OF_KIND
+            if kind not in {"MAMBA2", "GDN_ATTN"}
+        ),
+        *(
+            (
+                engine(speculative=drafts("ngram"), device=device),
+                groups(FULL, STATE),
+                f"not covered on a {device} device",
+            )
+            for device in ("cpu", "npu")
+        ),
         (
-            engine(speculative=SimpleNamespace(method="ngram")),
+            engine(speculative=drafts("ngram", 8)),
+            groups(FULL, STATE),
+            "room for all streams in each step, .* set --max-num-batched-tokens to 2304 at least",
+        ),
+        (
+            engine(speculative=drafts("ngram")),
             groups(FULL, CACHED),
             r"\(Mamba, GDN\) and a prefix cache has not been tried: .* start with --no-enable-prefix-caching",
         ),
