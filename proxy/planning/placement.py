@@ -5,7 +5,8 @@
     ON_PREFILL the prefill node does both: where the decode node has so many streams that all of them are slow
 
 What is compared is how many requests each way is expected to make miss the targets, of the time to the first token and of
-the time between tokens: the request itself, and the streams that wait on the decode node while it computes a prompt.
+the time between tokens: the request itself, those that come while its node is late, and the streams that wait on the decode
+node while it computes a prompt.
 """
 
 from enum import StrEnum
@@ -24,6 +25,7 @@ _BETTER: Final = 0.1  # by which another way must be better, or requests would s
 _IDLE_FIRST_TOKENS: Final = 4.0
 _IDLE_INTER_TOKENS: Final = 3.0
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
+_MOST_TO_COME: Final = 0.75  # of a node's time, that prompts to come are expected to take
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
@@ -41,7 +43,7 @@ class Targets(NamedTuple):
 
     first_token_s: float = 0.0
     inter_token_s: float = 0.0
-    max_prompt_share: float = 0.5  # of a node's time, that prompts may take while it has streams
+    max_prompt_share: float = 1.0  # of a node's time, that prompts may take while it has streams
 
 
 class Estimate(NamedTuple):
@@ -84,7 +86,7 @@ def choose_placement(
     if alone_s is None or whole_s is None or there_s is None:
         return Placement.PAIR
     first_target_s = targets.first_token_s or _IDLE_FIRST_TOKENS * whole_s
-    late_there = _missed(there_s / first_target_s) if first_target_s else 0.0
+    late_there = _late(prefill, there_s, first_target_s, alone_s, now_s)
     expected = {Placement.PAIR: max(late_there, _missed(_slowness(decode, decode, targets, now_s)))}
     if expected[Placement.PAIR] == 0.0:
         return Placement.PAIR
@@ -110,8 +112,19 @@ def _on_decode(prefill: Node, chosen_decode: Choice, first_target_s: float, targ
     if node.streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
         return float("inf")
     slowness = _slowness(node, node, targets, now_s)
-    own = max(_missed(here_s / first_target_s) if first_target_s else 0.0, _missed(slowness))
+    own = max(_late(node, here_s, first_target_s, alone_s, now_s), _missed(slowness))
     return own + _missed_by_stall(node, prompt_s, slowness, targets, now_s)
+
+
+def _late(node: Node, first_token_s: float, target_s: float, prompt_s: float, now_s: float) -> float:
+    """Return how many first tokens are expected to miss the target: the request's, and those of requests to come.
+
+    A queue that is too long stays so for longer by the prompt's time ÷ the share of the node's time that prompts do not take. What comes until then is late too.
+    """
+    if not target_s:
+        return 0.0
+    share = min(_MOST_TO_COME, node.prompt_share.at(now_s, more_s=prompt_s))
+    return _missed(first_token_s / target_s) / (1 - share)
 
 
 def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targets, now_s: float) -> float:

@@ -16,6 +16,7 @@ TOKEN_S = 0.02  # with one stream
 PER_STREAM_S = 0.01  # for each other one
 NEW_BYTES = 5000
 PAIR, ON_DECODE, ON_PREFILL = Placement
+HALF = Targets(max_prompt_share=0.5)
 
 
 def report(made: Node, *, running: int, kv_usage: float = 0.1, tokens: int = 100, per_answer: int = 50) -> None:
@@ -92,6 +93,16 @@ def test_a_decode_node_takes_what_would_be_late_on_a_prefill_node() -> None:
     assert place(late, measured("decode"), targets=Targets(first_token_s=1.0)) is PAIR
 
 
+def test_a_queue_that_is_late_makes_those_to_come_late() -> None:
+    """So it is left to itself where that costs the decode node's streams no more than the requests that it would delay."""
+    decode = measured("decode", running=2, per_answer=2)
+    busy = measured("prefill", queue_bytes=8 * NEW_BYTES)
+
+    assert place(busy, decode, targets=Targets(inter_token_s=0.05)) is PAIR
+    busy.prompt_share.add(7.0, 0.0)  # of 10 s
+    assert place(busy, decode, targets=Targets(inter_token_s=0.05)) is ON_DECODE
+
+
 def test_a_decode_node_that_is_hardly_sooner_does_not_take_it() -> None:
     assert place(measured("prefill", queue_bytes=4 * NEW_BYTES), measured("decode", per_byte_s=4.9e-5)) is PAIR
 
@@ -132,7 +143,7 @@ def test_prompts_take_a_share_of_a_decode_nodes_time_while_it_has_streams(stream
     decode = measured("decode", running=streams)
     decode.prompt_share.add(4.99, 0.0)  # of 10 s: half, with this prompt
 
-    assert place(measured("prefill", queue_bytes=900_000), decode) is expected
+    assert place(measured("prefill", queue_bytes=900_000), decode, targets=HALF) is expected
 
 
 def test_the_share_of_past_prompts_fades() -> None:
@@ -150,7 +161,7 @@ def test_a_line_that_is_level_by_chance_lets_no_long_prompt_to_streams() -> None
     decode.begin_stream(500)
     late = measured("prefill", queue_bytes=9_000_000)
 
-    assert place(late, decode, new_bytes=1 << 20) is PAIR
+    assert place(late, decode, new_bytes=1 << 20, targets=HALF) is PAIR
     assert place(late, decode, new_bytes=2000) is ON_DECODE
 
 
@@ -194,7 +205,7 @@ def test_a_prefill_nodes_streams_and_prompts_count() -> None:
     for _ in range(7):
         streaming.begin_stream(0)
 
-    assert place(busy, slow) is PAIR
+    assert place(busy, slow, targets=HALF) is PAIR
     assert place(streaming, slow) is PAIR
 
 
