@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Beside drafts: vLLM 0.32 tells the kernels of these kinds of recurrent layer which drafts were accepted.
 _KINDS_BESIDE_DRAFTS: Final = ("MAMBA2", "GDN_ATTN")
-DEVICES_BESIDE_DRAFTS: Final = ("cuda",)
+DEVICES_BESIDE_DRAFTS: tuple[str, ...] = ("cuda",)
 
 
 def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
