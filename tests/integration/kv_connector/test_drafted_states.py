@@ -17,6 +17,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from baton.contracts.kv_transfer import TransferParams
+from baton.kv_connector import supported
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending, Step
 from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
@@ -28,7 +29,8 @@ BLOCKS = [40, 41, 42]  # of a state: its own, and those for drafted tokens
 
 
 @pytest.fixture
-def decode(tmp_path: Path) -> Iterator[Scheduler]:
+def decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+    monkeypatch.setattr(supported, "DEVICES_BESIDE_DRAFTS", ("cpu",))  # nothing is computed here
     config = engine_config(tmp_path, "kv_consumer", speculative_config=NGRAM, enable_prefix_caching=False)
     made = scheduler_of(config, 80, drafts=DRAFTS)
     yield made
