@@ -64,7 +64,7 @@ def test_each_turn_computes_what_is_new(nodes: Nodes, proxy: Server, conversatio
 
 
 def ask_stream(proxy: Server, body: dict[str, Any], name: str) -> list[int]:
-    """Return an answer's tokens. All of a stream's return; of another answer those of its last half second do not."""
+    """Return an answer's tokens, of a stream, since a whole answer that takes less than half a second does not return."""
     tokens: list[int] = []
     body = {**body, "stream": True}
     headers = {"x-request-id": name}

@@ -41,7 +41,8 @@ async def test_an_answer_stands_behind_its_tokens() -> None:
     assert (start["status"], start["headers"]) == (200, [(b"content-type", TOKENS_TYPE.encode())])
     assert lines["body"] == TOKENS_COMMENT + b"0 5\n" + TOKENS_COMMENT + b"2 6,7\n"
     assert lines["more_body"]
-    line, _, body = last["body"].partition(b"\n")
+    rest, line, body = last["body"].split(b"\n", 2)
+    assert rest == TOKENS_COMMENT + b"0 8"
     assert json.loads(line.removeprefix(ANSWER_COMMENT)) == {
         "status": 201,
         "headers": [["content-type", "application/json"]],
