@@ -18,7 +18,7 @@ from tests.chaos.memory import FEW_KERNELS, beyond
 from tests.chaos.orders import Orders
 from tests.chaos.outcome import Outcome
 from tests.chaos.phases import ORDER, Phase
-from tests.chaos.results import add, read
+from tests.chaos.results import read
 from tests.chaos.runs import (
     StormSize,
     plain_server,
@@ -41,6 +41,7 @@ SHARES: Final = {
 }  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
 AT_ONCE: Final = 64
+AT_ONCE_AMID_ORDERS: Final = 32  # so that nodes have places for what moves to them
 STEADY_ABORTS: Final = 5_000  # memory is judged from there on; in shorter storms every process's caches still fill
 FAMILIES, MEMBERS = 12, 8
 
@@ -122,7 +123,7 @@ class Run:
         """Without a word on memory."""
         cluster = Cluster(self._stack, self._shape)
         try:
-            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE, self._phases)
+            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE_AMID_ORDERS, self._phases)
             storm = run_storm(cluster, self._references, size)
         finally:
             cluster.stop()
@@ -141,7 +142,15 @@ class Run:
         cluster = Cluster(self._stack, self._shape)
         orders = Orders(cluster, self._seed)
         try:
-            outcomes = run_faults(cluster, self._references, faults, seed=self._seed, seconds=seconds, orders=orders)
+            outcomes = run_faults(
+                cluster,
+                self._references,
+                faults,
+                seed=self._seed,
+                seconds=seconds,
+                orders=orders,
+                kept=self._kept,
+            )
         finally:
             cluster.stop()
         said = [f"Orders: {results_of(orders.counts)}."] if orders.counts else []
@@ -156,7 +165,15 @@ class Run:
             return f"Links were not cut: {', '.join(missing)} missing."
         cuts = schedule.cuts(self._seed, self._amounts.links, self._shape.transfer.peer_timeout_s)
         return self._report(
-            run_cuts(self._stack, self._references, cuts, shape=self._shape, seed=self._seed, seconds=seconds)
+            run_cuts(
+                self._stack,
+                self._references,
+                cuts,
+                shape=self._shape,
+                seed=self._seed,
+                seconds=seconds,
+                kept=self._kept,
+            )
         )
 
     def _silences(self, seconds: float) -> str:
@@ -173,7 +190,6 @@ class Run:
     def _report(self, outcomes: Sequence[Outcome]) -> str:
         self.problems += [f"{o.fault}: {problem}" for o in outcomes for problem in o.problems]
         if self._kept is not None:
-            add(self._kept, outcomes)
             outcomes = read(self._kept)
         reasons = sum((o.reasons for o in outcomes), Counter[str]())
         later = sum((o.later for o in outcomes), Counter[str]())

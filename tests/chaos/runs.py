@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from benchmarks.overlap.network import Network
@@ -16,6 +17,7 @@ from tests.chaos.memory import Growth, growths, measure
 from tests.chaos.orders import Orders
 from tests.chaos.outcome import Outcome
 from tests.chaos.phases import ORDER, Phase
+from tests.chaos.results import add
 from tests.chaos.schedule import Cut, Kill, Stall
 from tests.chaos.storm import Storm
 from tests.chaos.tally import Tally
@@ -128,14 +130,24 @@ def run_faults(
     seed: int,
     seconds: float,
     orders: Orders | None = None,
+    kept: Path | None = None,
 ) -> list[Outcome]:
-    """Kill or stop processes, as orders come."""
+    """Kill or stop processes, as orders come; each outcome is added to those that are `kept`."""
     actors = partial(actor_for, cluster)
-    return asyncio.run(_trials(cluster, references, faults, actors, seed=seed, seconds=seconds, orders=orders))
+    return asyncio.run(
+        _trials(cluster, references, faults, actors, seed=seed, seconds=seconds, orders=orders, kept=kept)
+    )
 
 
 def run_cuts(
-    stack: Stack, references: Sequence[Reference], faults: Sequence[Cut], *, shape: Shape, seed: int, seconds: float
+    stack: Stack,
+    references: Sequence[Reference],
+    faults: Sequence[Cut],
+    *,
+    shape: Shape,
+    seed: int,
+    seconds: float,
+    kept: Path | None = None,
 ) -> list[Outcome]:
     """Cut links, in namespaces that are made for it."""
     with Network() as network:
@@ -146,7 +158,7 @@ def run_cuts(
             return cutter_for(network, cluster, fault.way)
 
         try:
-            return asyncio.run(_trials(cluster, references, faults, cutter, seed=seed, seconds=seconds))
+            return asyncio.run(_trials(cluster, references, faults, cutter, seed=seed, seconds=seconds, kept=kept))
         finally:
             cluster.stop()
 
@@ -160,6 +172,7 @@ async def _trials(
     seed: int,
     seconds: float,
     orders: Orders | None = None,
+    kept: Path | None = None,
 ) -> list[Outcome]:
     orders = orders or Orders(cluster, seed)
     bounds = bounds_of(cluster.shape)
@@ -171,5 +184,7 @@ async def _trials(
             if time.monotonic() - begun > seconds:
                 break
             outcomes.append(await trial.run(fault, partial(actors, fault)))
+            if kept is not None:
+                add(kept, outcomes[-1:])
             print(f"{len(outcomes)} of {len(faults)}: {outcomes[-1]}", flush=True)
     return outcomes

@@ -102,7 +102,7 @@ class Storm:
             self.tally.waves += 1
             rare = {str(phase): self.tally.left[phase] for phase in phases if self.tally.left[phase] < at_least}
             print(
-                f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}",
+                f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}, problems: {self.tally.problems}",
                 flush=True,
             )
         self.tally.took_s = time.monotonic() - begun

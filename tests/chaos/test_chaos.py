@@ -15,7 +15,7 @@ from baton.deploy.forkserver import ForkServer
 from tests.chaos.cluster import BOTH_WAYS, Cluster, Shape
 from tests.chaos.conftest import SEED
 from tests.chaos.matrix import fault_table, storm_table
-from tests.chaos.parts import AT_ONCE
+from tests.chaos.parts import AT_ONCE_AMID_ORDERS
 from tests.chaos.phases import Phase
 from tests.chaos.runs import StormSize, plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim, kills
@@ -192,7 +192,7 @@ def test_streams_answers_and_roles_move_amid_clients_that_leave_and_kills(
         )
         chaos = Cluster(stack, shape), references
 
-        tally = run_storm(*chaos, StormSize(SEED, 3 * ABORTS, STORM_SECONDS, at_once=AT_ONCE))
+        tally = run_storm(*chaos, StormSize(SEED, 3 * ABORTS, STORM_SECONDS, at_once=AT_ONCE_AMID_ORDERS))
 
         print(storm_table(tally), tally.results, tally.paths, tally.orders)
         assert tally.problems == []
