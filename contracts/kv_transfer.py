@@ -5,7 +5,8 @@ The proxy draws a transfer id and puts one object into the body of either leg:
 `"choices": true` if each answer to one prompt has a transfer of its own, and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
 answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, `"start": [[id, …], …]` if
-the answer has these tokens already, by choice, and `"start_sent": true` if their KV is part of the transfer.
+the answer has these tokens already, by choice, `"start_sent": true` if their KV is part of the transfer, and `"kv_only": true` if nothing
+but the KV is wanted.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -227,6 +228,8 @@ def _signature(params: TransferParams, key: bytes) -> str:
         parts.append("start " + "/".join(" ".join(map(str, ids)) for ids in params.start))
     if params.start_sent:
         parts.append("start sent")
+    if params.kv_only:
+        parts.append("kv only")
     message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())

@@ -132,7 +132,7 @@ class StreamWatch:
         """Return the nodes that could go on with a node's streams."""
         if self._prefill is not None and not any(each.state is State.READY for each in self._prefill):
             return ()
-        ready = (other for other in self._decode if other is not node and other.state is State.READY)
+        ready = (other for other in self._decode if other.url != node.url and other.state is State.READY)
         return [other for other in ready if other.starts_with_tokens]
 
     def _break_off(self, node: Node, silent: "Iterable[_Open]") -> None:

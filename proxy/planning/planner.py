@@ -160,7 +160,10 @@ class Planner:
         if not _can_send(source, request):
             return None
         others = [node for node in self._other_decode(request.model, history, source) if node.state is State.READY]
-        starting = [node for node in others if node.sends_streams and node.starts_with_tokens]
+        # Once it has changed its role and back, it is another member with the same address.
+        starting = [
+            node for node in others if node.sends_streams and node.starts_with_tokens and node.url != source.url
+        ]
         fitting = that_fit(starting, [source])
         if not fitting:
             return None
@@ -176,7 +179,7 @@ class Planner:
             destination: the prefill node.
         """
         ready = all(node.state is State.READY and node.sends_streams for node in (source, destination))
-        can = _can_send(source, request) and destination.starts_with_tokens
+        can = _can_send(source, request) and destination.starts_with_tokens and source.url != destination.url
         if not ready or not can or not that_fit([destination], [source]):
             return None
         return DisaggregatedPlan(decode=destination, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())

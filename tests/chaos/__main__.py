@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from baton.contracts.configuration.schema import TransferConfig
-from tests.chaos.cluster import Shape
+from tests.chaos.cluster import BOTH_WAYS, Shape
 from tests.chaos.page import put
 from tests.chaos.parts import PARTS, SHARES, Amounts, Run
 from tests.chaos.phases import ORDER, Phase
@@ -19,8 +19,13 @@ from tests.e2e.stack import running_stack
 def main() -> int:
     """Run and print; exit with 1 if something did not hold."""
     arguments = _parser().parse_args()
-    transfer = replace(TransferConfig(), kv_verify=arguments.verify, peer_timeout_s=arguments.peer_timeout)
-    shape = Shape(transfer=transfer)
+    transfer = replace(
+        TransferConfig(),
+        kv_verify=arguments.verify,
+        peer_timeout_s=arguments.peer_timeout,
+        both_ways=arguments.both_ways,
+    )
+    shape = Shape(transfer=transfer, patience=arguments.patience, **(BOTH_WAYS if arguments.both_ways else {}))
     phases = (Phase[arguments.phase.upper()],) if arguments.phase else ORDER
     amounts = Amounts(**{name: getattr(arguments, name) for name in PARTS})
     chosen = [arguments.only] if arguments.only else [part for part in PARTS if SHARES[part]]
@@ -63,6 +68,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peer-timeout", type=float, default=TransferConfig().peer_timeout_s, help="of the nodes, seconds"
+    )
+    parser.add_argument(
+        "--both-ways",
+        action="store_true",
+        help="nodes send and receive: answers return, and streams are moved and roles changed at random",
+    )
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="times as long as a quiet machine may this one take"
     )
     parser.add_argument("--verify", default="off", help="transfer.kv_verify: off, full or sample:N")
     for amount in fields(Amounts):

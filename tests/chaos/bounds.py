@@ -13,6 +13,7 @@ from tests.chaos.schedule import HTTP_WAYS, Cut, Fault, Kill, Stall
 GIVEN_BACK_WITHIN_S: Final = 2.0  # I5, while both nodes are alive, reachable and stepping
 _STEP_S: Final = 1.0  # of a loaded engine, where five servers share two cores
 _FENCE_S: Final = 1.0  # at most; 20 to 60 ms on a machine that is not crowded
+_RETURNS_S: Final = 10.0  # how long an answer's KV waits to return, and how long that takes, at most
 _RESUMED_S: Final = 15.0  # from the moment the fault has ended, to the first answer that used what had failed
 
 
@@ -37,7 +38,7 @@ class Bounds:
     def _unnoticed_s(self, fault: Fault) -> float:
         """How long nobody need notice the fault."""
         match fault:
-            case Kill(victim="decode"):
+            case Kill(victim="decode") if not self.transfer.both_ways:
                 return 0.0  # connections break; the proxy asks another node, or ends the stream with an error
             case Stall(victim="proxy"):
                 return fault.lasts_s
@@ -49,7 +50,7 @@ class Bounds:
             case Cut():
                 # The link may heal just before the peer is given up, and break a push that then takes its own time-out.
                 return 2 * self.transfer.peer_timeout_s
-            case _:  # a prefill node is gone or silent
+            case _:  # a prefill node is gone or silent, or one that sends the KV of an answer
                 return self.transfer.peer_timeout_s
 
     def later_s(self, fault: Fault) -> float:
@@ -64,8 +65,8 @@ class Bounds:
     def given_back_s(self, fault: Fault) -> float:
         """From the fault, or the last client's end if that is later, to the moment when nobody holds a block."""
         if fault_is_on_proxy(fault):
-            return self.idle_given_back_s
-        return self.transfer.peer_timeout_s + self.transfer.quarantine_max_s + self.idle_given_back_s
+            return self.settled_s
+        return self.transfer.peer_timeout_s + self.transfer.quarantine_max_s + self.settled_s
 
     @property
     def step_s(self) -> float:
@@ -81,6 +82,11 @@ class Bounds:
     def idle_given_back_s(self) -> float:
         """How long blocks may stay away where no node was struck."""
         return self.patience * GIVEN_BACK_WITHIN_S + self.step_s
+
+    @property
+    def settled_s(self) -> float:
+        """The same after the last client's end: the KV of answers may return."""
+        return self.idle_given_back_s + (_RETURNS_S if self.transfer.both_ways else 0.0)
 
     @property
     def resumed_s(self) -> float:

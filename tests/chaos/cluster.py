@@ -9,9 +9,13 @@ from baton.node.startup.flags import ranks_of
 from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.matrix.media import CHAT
+from tests.support.ports import free_port
 
 MAX_LENGTH_TOKENS: Final = 384
 ROUTE: Final = "/v1/completions"
+ADMIN: Final = "an admin token for chaos"
+# Of nodes that send and receive: a source needs a free place and the blocks of its streams in its cache.
+BOTH_WAYS: Final[dict[str, Any]] = {"prefill_blocks": 64, "decode_blocks": 64, "decode_sequences": 12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class Shape:
         for setting in fields(TransferConfig):
             value = getattr(self.transfer, setting.name)
             if value != setting.default:
-                given += [f"--{setting.name.replace('_', '-')}", str(value)]
+                given += [f"--{setting.name.replace('_', '-')}", str(value).lower()]
         return given
 
 
@@ -92,6 +96,8 @@ class Cluster:
     def _decode(self, name: str) -> Server:
         flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
         flags += ranks_with(self.shape.decode_ranks, self.shape.decode_blocks)
+        if self.shape.transfer.both_ways:
+            flags += ["--control-port", str(free_port(ranks_of(self.shape.decode_ranks.split())[0]))]
         media = {"target": "tests.support.media_nodes:node", "kwargs": {"role": "decode"}}
         return self._node("decode", name, flags, **(media if self.shape.has_media else {}))
 
@@ -108,11 +114,15 @@ class Cluster:
         return {}
 
     def _proxy(self) -> Server:
+        token = self.stack.folder / "admin.token"
+        token.write_text(f"{ADMIN}\n")
         env: dict[str, str | None] = {
             "BATON_PROXY_REQUEST_TIMEOUT_S": str(self.shape.request_timeout_s),
             "BATON_TRANSFER_PEER_TIMEOUT_S": str(TransferConfig().peer_timeout_s),
+            "BATON_PROXY_RETURN_ANSWERS": "on" if self.shape.transfer.both_ways else "off",
         }
-        return self.stack.proxy(self.prefill, self.decode, "--log-level", "warning", env=env)
+        flags = ("--log-level", "warning", "--admin-token-file", str(token))
+        return self.stack.proxy(self.prefill, self.decode, *flags, env=env)
 
 
 def ranks_with(flags: str, blocks: int) -> list[str]:

@@ -5,6 +5,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 from baton.contracts.http import TRANSFERS_PATH
+from baton.kv_connector.telemetry.both_sides import REVERSE
 from tests.chaos.phases import OnDecode, OnPrefill, View
 from tests.chaos.quarantine import Quarantine
 from tests.e2e.stack import Server
@@ -65,14 +67,25 @@ def tag_of(request_id: str) -> str:
 
 def read_node(answer: dict[str, Any]) -> NodeState:
     scheduler, worker = answer["scheduler"], answer["worker"]
+    schedulers, workers = _sides(scheduler), _sides(worker)
+    totals: Counter[str] = Counter()
+    for side in schedulers:
+        totals.update({f"scheduler_{name}": n for name, n in side["totals"].items()})
+    for side in workers:
+        totals.update(side["totals"])
     return NodeState(
         free_blocks=scheduler["free_blocks"],
         num_blocks=scheduler["num_blocks"],
         open_transfers=len(answer["transfers"]),
-        reservations=scheduler.get("reservations", 0),
-        quarantined_blocks=worker.get("quarantined_blocks", 0),
-        totals={**worker["totals"], **{f"scheduler_{name}": n for name, n in scheduler["totals"].items()}},
+        reservations=sum(side.get("reservations", 0) for side in schedulers),
+        quarantined_blocks=sum(side.get("quarantined_blocks", 0) for side in workers),
+        totals=totals,
     )
+
+
+def _sides(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what either side of a node says; one that only sends or receives has one."""
+    return [snapshot, *([snapshot[REVERSE]] if REVERSE in snapshot else [])]
 
 
 def read_views(answers: dict[str, dict[str, Any]]) -> dict[str, View]:

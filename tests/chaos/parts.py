@@ -15,10 +15,19 @@ from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.links import missing_tools
 from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
 from tests.chaos.memory import FEW_KERNELS, beyond
+from tests.chaos.orders import Orders
 from tests.chaos.outcome import Outcome
 from tests.chaos.phases import ORDER, Phase
-from tests.chaos.results import add, read
-from tests.chaos.runs import StormSize, plain_server, references_from, run_cuts, run_faults, run_measured_storm
+from tests.chaos.results import read
+from tests.chaos.runs import (
+    StormSize,
+    plain_server,
+    references_from,
+    run_cuts,
+    run_faults,
+    run_measured_storm,
+    run_storm,
+)
 from tests.chaos.silences import RATE_PER_S, UNHURRIED, Stops
 from tests.chaos.workload import Reference
 from tests.e2e.stack import Server, Stack, running_stack
@@ -32,6 +41,7 @@ SHARES: Final = {
 }  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
 AT_ONCE: Final = 64
+AT_ONCE_AMID_ORDERS: Final = 32  # so that nodes have places for what moves to them
 STEADY_ABORTS: Final = 5_000  # memory is judged from there on; in shorter storms every process's caches still fill
 FAMILIES, MEMBERS = 12, 8
 
@@ -72,9 +82,12 @@ class Run:
         self._phases = phases
         self._kept = kept
         self._plain: Server = plain_server(stack)
-        self._references: Sequence[Reference] = references_from(self._plain, stack.model, seed, FAMILIES, MEMBERS)
+        has_turns = shape.transfer.both_ways  # so that answers that have returned are used
+        self._references: Sequence[Reference] = references_from(
+            self._plain, stack.model, seed, FAMILIES, MEMBERS, has_turns=has_turns
+        )
         self._parts: dict[str, Callable[[float], str]] = {
-            "aborts": self._aborts,
+            "aborts": self._aborts_amid_orders if shape.transfer.both_ways else self._aborts,
             "kills": self._kills,
             "stalls": self._stalls,
             "links": self._links,
@@ -106,6 +119,17 @@ class Run:
         text = [storm_summary(storm.ours), f"Preemptions: {results_of(Counter(preempted))}."]
         return "\n\n".join([*text, storm_table(storm.ours), memory_table(*growth)])
 
+    def _aborts_amid_orders(self, seconds: float) -> str:
+        """Without a word on memory."""
+        cluster = Cluster(self._stack, self._shape)
+        try:
+            size = StormSize(self._seed, self._amounts.aborts, seconds, AT_ONCE_AMID_ORDERS, self._phases)
+            storm = run_storm(cluster, self._references, size)
+        finally:
+            cluster.stop()
+        self.problems += storm.problems
+        return "\n\n".join([storm_summary(storm), storm_table(storm), f"Orders: {results_of(storm.orders)}."])
+
     def _kills(self, seconds: float) -> str:
         peer_timeout_s = self._shape.transfer.peer_timeout_s
         return self._faults(schedule.kills(self._seed, self._amounts.kills, peer_timeout_s, self._phases), seconds)
@@ -116,10 +140,21 @@ class Run:
 
     def _faults(self, faults: Sequence[schedule.Kill | schedule.Stall], seconds: float) -> str:
         cluster = Cluster(self._stack, self._shape)
+        orders = Orders(cluster, self._seed)
         try:
-            return self._report(run_faults(cluster, self._references, faults, seed=self._seed, seconds=seconds))
+            outcomes = run_faults(
+                cluster,
+                self._references,
+                faults,
+                seed=self._seed,
+                seconds=seconds,
+                orders=orders,
+                kept=self._kept,
+            )
         finally:
             cluster.stop()
+        said = [f"Orders: {results_of(orders.counts)}."] if orders.counts else []
+        return "\n\n".join([self._report(outcomes), *said])
 
     def _links(self, seconds: float) -> str:
         try:
@@ -130,7 +165,15 @@ class Run:
             return f"Links were not cut: {', '.join(missing)} missing."
         cuts = schedule.cuts(self._seed, self._amounts.links, self._shape.transfer.peer_timeout_s)
         return self._report(
-            run_cuts(self._stack, self._references, cuts, shape=self._shape, seed=self._seed, seconds=seconds)
+            run_cuts(
+                self._stack,
+                self._references,
+                cuts,
+                shape=self._shape,
+                seed=self._seed,
+                seconds=seconds,
+                kept=self._kept,
+            )
         )
 
     def _silences(self, seconds: float) -> str:
@@ -147,7 +190,6 @@ class Run:
     def _report(self, outcomes: Sequence[Outcome]) -> str:
         self.problems += [f"{o.fault}: {problem}" for o in outcomes for problem in o.problems]
         if self._kept is not None:
-            add(self._kept, outcomes)
             outcomes = read(self._kept)
         reasons = sum((o.reasons for o in outcomes), Counter[str]())
         later = sum((o.later for o in outcomes), Counter[str]())

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from benchmarks.overlap.network import Network
@@ -13,13 +14,15 @@ from tests.chaos.cluster import MAX_LENGTH_TOKENS, ROUTE, Cluster, Shape
 from tests.chaos.ledger import Watch
 from tests.chaos.links import LINK_MBIT_S, SpreadCluster, cutter_for
 from tests.chaos.memory import Growth, growths, measure
+from tests.chaos.orders import Orders
 from tests.chaos.outcome import Outcome
 from tests.chaos.phases import ORDER, Phase
+from tests.chaos.results import add
 from tests.chaos.schedule import Cut, Kill, Stall
 from tests.chaos.storm import Storm
 from tests.chaos.tally import Tally
 from tests.chaos.trial import Trial
-from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS, Reference, ask_reference, draw_prompts
+from tests.chaos.workload import BLOCK_BYTES, BLOCK_TOKENS, Reference, ask_reference, draw_prompts, next_turns
 from tests.e2e.stack import FLOAT32, Server, Stack
 
 SERVICE_S: Final = 15.0  # until a full house is answered by what is left, on two cores
@@ -56,9 +59,14 @@ def plain_server(stack: Stack, *of_model: str, has_media: bool = False) -> Serve
     return server
 
 
-def references_from(server: Server, model: str, seed: int, families: int, members: int) -> list[Reference]:
-    """Ask a plain server for the right answers."""
-    return asyncio.run(ask_reference(server.url, model, draw_prompts(seed, families, members)))
+def references_from(
+    server: Server, model: str, seed: int, families: int, members: int, *, has_turns: bool = False
+) -> list[Reference]:
+    """Ask a plain server for the right answers; with `has_turns` to the prompts that follow them in a conversation as well."""
+    references = asyncio.run(ask_reference(server.url, model, draw_prompts(seed, families, members)))
+    if has_turns:
+        references += asyncio.run(ask_reference(server.url, model, next_turns(seed, references)))
+    return references
 
 
 def bounds_of(shape: Shape) -> Bounds:
@@ -78,7 +86,13 @@ def run_storm(cluster: Cluster, references: Sequence[Reference], size: StormSize
     async def run() -> Tally:
         async with Watch(cluster.nodes, patience=cluster.shape.patience).running() as watch:
             storm = Storm(url=cluster.url, model=model, references=references, watch=watch, bounds=bounds)
-            return await storm.run(**size._asdict(), at_least=at_least)
+            orders = Orders(cluster, size.seed)
+            orders.start()
+            tally = await storm.run(**size._asdict(), at_least=at_least)
+            await orders.stop()
+            tally.problems += await orders.restore()
+            tally.orders = orders.counts
+            return tally
 
     return asyncio.run(run())
 
@@ -109,15 +123,31 @@ def run_measured_storm(
 
 
 def run_faults(
-    cluster: Cluster, references: Sequence[Reference], faults: Sequence[Kill | Stall], *, seed: int, seconds: float
+    cluster: Cluster,
+    references: Sequence[Reference],
+    faults: Sequence[Kill | Stall],
+    *,
+    seed: int,
+    seconds: float,
+    orders: Orders | None = None,
+    kept: Path | None = None,
 ) -> list[Outcome]:
-    """Kill or stop processes."""
+    """Kill or stop processes, as orders come; each outcome is added to those that are `kept`."""
     actors = partial(actor_for, cluster)
-    return asyncio.run(_trials(cluster, references, faults, actors, seed=seed, seconds=seconds))
+    return asyncio.run(
+        _trials(cluster, references, faults, actors, seed=seed, seconds=seconds, orders=orders, kept=kept)
+    )
 
 
 def run_cuts(
-    stack: Stack, references: Sequence[Reference], faults: Sequence[Cut], *, shape: Shape, seed: int, seconds: float
+    stack: Stack,
+    references: Sequence[Reference],
+    faults: Sequence[Cut],
+    *,
+    shape: Shape,
+    seed: int,
+    seconds: float,
+    kept: Path | None = None,
 ) -> list[Outcome]:
     """Cut links, in namespaces that are made for it."""
     with Network() as network:
@@ -128,7 +158,7 @@ def run_cuts(
             return cutter_for(network, cluster, fault.way)
 
         try:
-            return asyncio.run(_trials(cluster, references, faults, cutter, seed=seed, seconds=seconds))
+            return asyncio.run(_trials(cluster, references, faults, cutter, seed=seed, seconds=seconds, kept=kept))
         finally:
             cluster.stop()
 
@@ -141,15 +171,20 @@ async def _trials(
     *,
     seed: int,
     seconds: float,
+    orders: Orders | None = None,
+    kept: Path | None = None,
 ) -> list[Outcome]:
+    orders = orders or Orders(cluster, seed)
     bounds = bounds_of(cluster.shape)
     outcomes: list[Outcome] = []
     begun = time.monotonic()
     async with Watch(cluster.nodes, cluster.shape.transfer.quarantine_max_share, bounds.patience).running() as watch:
-        trial = Trial(cluster=cluster, references=references, watch=watch, bounds=bounds, seed=seed)
+        trial = Trial(cluster=cluster, references=references, watch=watch, bounds=bounds, seed=seed, orders=orders)
         for fault in faults:
             if time.monotonic() - begun > seconds:
                 break
             outcomes.append(await trial.run(fault, partial(actors, fault)))
+            if kept is not None:
+                add(kept, outcomes[-1:])
             print(f"{len(outcomes)} of {len(faults)}: {outcomes[-1]}", flush=True)
     return outcomes

@@ -102,7 +102,7 @@ class Storm:
             self.tally.waves += 1
             rare = {str(phase): self.tally.left[phase] for phase in phases if self.tally.left[phase] < at_least}
             print(
-                f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}",
+                f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}, problems: {self.tally.problems}",
                 flush=True,
             )
         self.tally.took_s = time.monotonic() - begun
@@ -115,7 +115,7 @@ class Storm:
             last = max(caller.exchange.ended_s for caller in callers)
             if self._watch is not None:
                 names = [server.name for server in self._watch.servers]
-                self._note_settled(await settle(self._watch, names, last, 5 * self._bounds.idle_given_back_s))
+                self._note_settled(await settle(self._watch, names, last, 5 * self._bounds.settled_s))
                 await self._audit(self._watch)
         for caller in self._departed:
             self.tally.problems.append(f"{caller.exchange.tag}: left {caller.left_in}, its transfer was never closed")
@@ -207,7 +207,8 @@ class Storm:
             if took_s > 0 and caller.left_in is not None:
                 self._departed.remove(caller)
                 self.tally.given_back_s.setdefault(caller.left_in, []).append(took_s)
-                self._note_late(f"{caller.exchange.tag}, which left {caller.left_in}", took_s)
+                what = f"{caller.exchange.tag}, which left {caller.left_in}"
+                self._note_late(what, took_s, self._bounds.idle_given_back_s)
 
     def _leave(self, caller: Caller, phase: Phase) -> None:
         if caller.exchange.ending is Ending.OPEN:
@@ -232,12 +233,12 @@ class Storm:
 
     def _note_settled(self, settled: Settled) -> None:
         self.tally.settled_s.append(max(settled.took_s.values(), default=0.0))
-        self._note_late(f"wave {self.tally.waves}", self.tally.settled_s[-1])
+        self._note_late(f"wave {self.tally.waves}", self.tally.settled_s[-1], self._bounds.settled_s)
         if settled.left:
             self.tally.problems.append(f"wave {self.tally.waves}: blocks not given back: {settled.left}")
 
-    def _note_late(self, what: str, took_s: float) -> None:
-        if took_s > self._bounds.idle_given_back_s:
+    def _note_late(self, what: str, took_s: float, bound_s: float) -> None:
+        if took_s > bound_s:
             self.tally.problems.append(f"{what}: blocks given back after {took_s:.2f} s")
 
 

@@ -20,6 +20,7 @@ class Tally:
     slowest_answer_s: float = 0.0
     took_s: float = 0.0
     waves: int = 0  # after each, every node has compared its books
+    orders: Counter[str] = field(default_factory=Counter)  # what was ordered, and what came of it
     verified: int = 0  # transfers whose KV was compared, byte for byte, and was equal
 
     @property

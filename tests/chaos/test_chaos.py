@@ -12,9 +12,10 @@ import pytest
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.forkserver import ForkServer
-from tests.chaos.cluster import Cluster, Shape
+from tests.chaos.cluster import BOTH_WAYS, Cluster, Shape
 from tests.chaos.conftest import SEED
 from tests.chaos.matrix import fault_table, storm_table
+from tests.chaos.parts import AT_ONCE_AMID_ORDERS
 from tests.chaos.phases import Phase
 from tests.chaos.runs import StormSize, plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim, kills
@@ -32,6 +33,7 @@ FEW = 5  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0
 PATIENCE = 8.0
 MEDIA_KILLS = 10
+BOTH_WAYS_KILLS = 6
 REQUEST_TIMEOUT_S = 120.0
 HYBRID = "falcon-h1"
 # A block is longer than most prompts, and a state leaves with the last chunk: little is seen between chunks or layers.
@@ -171,6 +173,31 @@ def test_states_of_several_ranks_survive_clients_that_leave_and_kills(
             chaos,
             [Kill(number=number, victim=who, phase=when, **more) for number, (who, when) in enumerate(HYBRID_KILLS)],
         )
+
+
+@pytest.mark.exhaustive
+def test_streams_answers_and_roles_move_amid_clients_that_leave_and_kills(
+    forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nodes that send and receive, of conversations whose answers return, while streams are moved and roles changed at random."""
+    with stack_on(forkserver, tmp_path_factory.mktemp("both-ways")) as stack:
+        plain = plain_server(stack)
+        references = references_from(plain, stack.model, SEED, families=6, members=8, has_turns=True)
+        stack.stop(plain)
+        shape = Shape(
+            transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S, both_ways=True),
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            patience=PATIENCE,
+            **BOTH_WAYS,
+        )
+        chaos = Cluster(stack, shape), references
+
+        tally = run_storm(*chaos, StormSize(SEED, 3 * ABORTS, STORM_SECONDS, at_once=AT_ONCE_AMID_ORDERS))
+
+        print(storm_table(tally), tally.results, tally.paths, tally.orders)
+        assert tally.problems == []
+        assert min(tally.orders[what] for what in ("role ordered", "streams moved", "answers returned")) > 0
+        check(chaos, kills(SEED, BOTH_WAYS_KILLS, PEER_TIMEOUT_S), all_reached=False)
 
 
 def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall], *, all_reached: bool = True) -> None:

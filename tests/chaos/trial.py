@@ -18,6 +18,7 @@ from tests.chaos.bounds import Bounds
 from tests.chaos.cluster import Cluster
 from tests.chaos.crowd import Crowd, Member, in_flight_at
 from tests.chaos.ledger import NodeState, Watch, settle
+from tests.chaos.orders import Orders
 from tests.chaos.outcome import Outcome, problem_of
 from tests.chaos.phases import Phase, View, phase_of
 from tests.chaos.schedule import Fault, Kill
@@ -40,12 +41,20 @@ class Trial:
     """Runs faults on one cluster, one after the other."""
 
     def __init__(
-        self, *, cluster: Cluster, references: Sequence[Reference], watch: Watch, bounds: Bounds, seed: int
+        self,
+        *,
+        cluster: Cluster,
+        references: Sequence[Reference],
+        watch: Watch,
+        bounds: Bounds,
+        seed: int,
+        orders: Orders,
     ) -> None:
         self._cluster = cluster
         self._references = references
         self._watch = watch
         self._bounds = bounds
+        self._orders = orders
         self._rng = random.Random(f"{seed}/trial")
 
     async def run(self, fault: Fault, actor_for: Callable[[str], Actor]) -> Outcome:
@@ -53,10 +62,12 @@ class Trial:
         outcome = Outcome(fault=fault, bound_s=self._bounds.answer_s(fault))
         crowd = self._crowd()
         crowd.start(AT_ONCE)
+        self._orders.start()
         self._watch.quarantine.forget()
         moment = await self._moment(crowd, fault.victim, fault.phase)
         if moment is None:
             await crowd.finish(self._bounds.request_timeout_s)
+            await self._orders.stop()
             self._judge(outcome, crowd, time.monotonic())
             return outcome
         outcome.reached, outcome.victim = True, moment.victim
@@ -67,9 +78,11 @@ class Trial:
         healed = asyncio.create_task(_heal(actor, fault.lasts_s, outcome))
         await self._go_on(crowd, moment)
         await crowd.finish(max(outcome.bound_s, fault.lasts_s) + PATIENCE_S)
+        await self._orders.stop()
         self._judge(outcome, crowd, struck_s)
         await self._given_back(outcome, crowd, struck_s)
         await healed
+        outcome.problems += await self._orders.restore()
         await self._resume(outcome, fault.victim)
         await self._all_given_back(outcome)
         self._note_quarantine(outcome)

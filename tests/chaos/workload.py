@@ -25,6 +25,7 @@ ANSWER_TOKENS = 48
 MIN_GAP = 0.02  # between the logprobs of the two best tokens
 PREFIX_BLOCKS = (1, 2, 4)
 REST_TOKENS = (9, 150)  # range of what follows the shared prefix
+NEW_TOKENS = 8  # of a conversation's second turn
 MEDIA_MODEL = "qwen2-vl"
 FIRST_ITEMS = (1, 2, 3, 4, 5, 6)  # of many prompts each
 MORE_ITEMS = ((), (1,), (2, 7), (8, 8, 9))
@@ -52,6 +53,14 @@ def draw_prompts(seed: int, families: int, members: int) -> list[tuple[int, ...]
         for _ in range(members):
             drawn.setdefault((*prefix, *_stretch(rng, documents, rng.randint(*REST_TOKENS))))
     return list(drawn)
+
+
+def next_turns(seed: int, references: Sequence[Reference]) -> list[Prompt]:
+    """Return what would be asked next in conversations that begin with these prompts and answers."""
+    rng = random.Random(f"{seed}/turns")
+    documents = [prompt for prompt in listed_prompts() if len(prompt) > MAX_PROMPT_TOKENS]
+    told = [(*each.prompt, *each.tokens) for each in references if not isinstance(each.prompt, Question)]
+    return [(*each, *_stretch(rng, documents, NEW_TOKENS)) for each in told]
 
 
 def draw_images() -> list[Question]:

@@ -46,6 +46,7 @@ def changed(params: TransferParams = PARAMS, **fields: Any) -> dict[str, Any]:
         replace(PARAMS, grids=TWO_BY_TWO),
         replace(PARAMS, first_token=True, relays=True),
         replace(PARAMS, start=((), (5, 7), ()), start_sent=True),
+        replace(PARAMS, start=((5, 7),), start_sent=True, kv_only=True),
     ],
 )
 def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
@@ -65,6 +66,7 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
         (PARAMS, "relay", True),
         (PARAMS, "start", [[7]]),
         (PARAMS, "start_sent", True),
+        (PARAMS, "kv_only", True),
         (replace(PARAMS, relays=True), "relay", False),
         (replace(PARAMS, start=((4, 5),)), "start", [[4, 5, 7]]),
         (replace(PARAMS, start=((4, 5),)), "start", [[4], [5]]),
@@ -72,6 +74,7 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
         (replace(PARAMS, grids=TWO_BY_TWO), "grids", [[2, 1], [1, 1]]),
         (replace(PARAMS, several=True), "several", False),
         (replace(PARAMS, choices=True), "choices", False),
+        (replace(PARAMS, kv_only=True), "kv_only", False),
     ],
 )
 def test_a_changed_field_breaks_the_signature(params: TransferParams, name: str, value: Any) -> None:

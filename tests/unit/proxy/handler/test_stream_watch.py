@@ -32,6 +32,7 @@ class FakeNode:
     sends_streams = True
 
     def __init__(self, state: State) -> None:
+        self.url = f"http://{id(self)}"
         self.state = self.probed = state
         self.moves = Moves()
         self.evacuated_at = 0.0
@@ -115,8 +116,9 @@ async def test_streams_leave_a_draining_node_in_portions(
 
 
 async def test_streams_that_nobody_could_go_on_with_stay(watched: list[Watched]) -> None:
-    """No other node; another that failed on this request; a stream whose tokens are not known; one that has said nothing."""
-    alone, failed = Watched(FakeNode(State.DRAINING)), Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
+    """No other node, nor another member with its address; another that failed on this request; a stream whose tokens are not known; one that has said nothing."""
+    alone, failed = (Watched(FakeNode(State.DRAINING), FakeNode(State.READY)) for _ in range(2))
+    alone.nodes[1].url = alone.nodes[0].url
     watched += [alone, failed]
     alone.add(stream())
     failed.add(stream(), NOTHING_YET.without(cast("Any", failed.nodes[1])))

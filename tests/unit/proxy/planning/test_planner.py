@@ -637,3 +637,13 @@ def test_an_answer_whose_kv_cannot_move(source: dict[str, Any], target: dict[str
 def test_an_answer_does_not_move_to_a_node_that_has_failed_on_it() -> None:
     leaves, takes = node("decode", **SENDS), node("decode", "http://m", 1, **SENDS)
     assert planner([], [leaves, takes]).move(request(), leaves, History().without(takes)) is None
+
+
+def test_no_node_sends_kv_to_itself() -> None:
+    """A node that has changed its role, and has it back, is another member with the same address, to which its own streams could move."""
+    left, again = node("decode", **SENDS), node("decode", slot=1, **SENDS)
+    as_prefill = node("prefill", again.url, 2, **SENDS)
+    planned = planner([as_prefill], [again])
+
+    assert planned.move(request(), left, History()) is None
+    assert planned.return_answer(request(), left, as_prefill) is None
