@@ -230,7 +230,7 @@ MUTATIONS: Final = [
         ("max(alone_s, measured.limit_s(chosen_decode.new_bytes))", "alone_s"),
         ("or 0.0) <= _EMPTY", "or 0.0) <= 1"),
         ("node.streams + 1", "node.streams"),
-        (" / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more_s=prompt_s)))", ""),
+        (" / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more=prompt_s)))", ""),
     ),
     *_of(
         "proxy/nodes/prefill_time.py",
