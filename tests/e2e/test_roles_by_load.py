@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 # A prompt fills a step, which takes long; a few streams fill a pool.
 FLAGS = (
     *(*FLOAT32, "--block-size", "32", "--both-ways", "true", *slow_step.FLAGS),
-    *("--max-num-batched-tokens", "320", "--num-gpu-blocks-override", "120"),
+    *("--max-num-batched-tokens", "320", "--max-model-len", "2048", "--num-gpu-blocks-override", "120"),
 )
 STEP_S = 0.05
 PROMPT_TOKENS = 300

@@ -56,7 +56,7 @@ def test_a_change_says_why() -> None:
     changes = [decider.look(number * LOOK_S, PROMPTS) for number in range(3)]
 
     assert isinstance(changes[-1], Change)
-    assert (changes[-1].now.worst, changes[-1].then.worst) == (pytest.approx(1.4), pytest.approx(0.7))
+    assert [changes[-1].now.worst, changes[-1].then.worst] == pytest.approx([1.4, 0.7])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_work_that_nodes_of_the_other_role_do_counts() -> None:
     )
 
     assert found is not None
-    assert (found.prefill_load, found.decode_load) == (pytest.approx(1.4), pytest.approx(0.3))
+    assert [found.prefill_load, found.decode_load] == pytest.approx([1.4, 0.3])
 
 
 def test_the_node_that_costs_least_is_changed() -> None:

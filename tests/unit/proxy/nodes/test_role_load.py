@@ -38,7 +38,11 @@ class DecodeNode:
             tokens = round(streams / step_s)
             self.clock.now_s += 1.0
             self.tokens, self.sum_s = self.tokens + tokens, self.sum_s + tokens * step_s
-            counts = {"running": streams, "inter_token_count": self.tokens, "inter_token_sum_s": self.sum_s}
+            counts: dict[str, Any] = {
+                "running": streams,
+                "inter_token_count": self.tokens,
+                "inter_token_sum_s": self.sum_s,
+            }
             self.node.describe(info("decode", load=NodeLoad(requests=0, prompt_bytes=0, **counts, **self.load)))
 
 
