@@ -36,7 +36,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
     url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
-    verify = _verification(options.url, options.ca_file)
+    verify = verification(named=options.url is not None, ca_file=options.ca_file)
     with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
         try:
             options.run(client, options)
@@ -82,10 +82,10 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def _verification(url: str | None, ca_file: str | None) -> Any:
+def verification(*, named: bool, ca_file: str | None) -> Any:
     """Verify what was named; this machine's own proxy has a certificate for another name than loopback's."""
     if ca_file is None:
-        return url is not None
+        return named
     import ssl
 
     return ssl.create_default_context(cafile=ca_file)

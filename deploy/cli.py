@@ -14,6 +14,7 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "decode": ("baton.decode_node.__main__", "run one decode node; further flags go to vLLM"),
     "loadtest": ("baton.loadtest.__main__", "measure a server, compare two runs, check accuracy"),
     "admin": ("baton.deploy.admin_command", "see and change the nodes of a running proxy"),
+    "roles": ("baton.deploy.roles.command", "have nodes of running proxies change their roles by load"),
     "health": ("baton.deploy.health_command", "ask the proxy or node in this container whether it is well"),
     "secret": ("baton.deploy.secret_command", "make files with a fresh secret each"),
     "key": ("baton.deploy.key_command", "make an API key, or check a file of them"),

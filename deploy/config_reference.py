@@ -12,6 +12,7 @@ from baton.contracts.configuration.load import HINTS, READ_ELSEWHERE, environmen
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.configuration.show import meanings
 from baton.deploy import serve
+from baton.deploy.roles import command as roles
 from baton.node import command as node
 from baton.proxy import __main__ as proxy
 
@@ -64,6 +65,7 @@ def commands_of_flags() -> dict[str, list[str]]:
         "proxy": [action.dest for action in proxy.command_line()._actions],
         "prefill": node.keys("prefill"),
         "decode": node.keys("decode"),
+        "roles": roles.keys(),
     }
     return {key: [command for command, keys in has.items() if key in keys] for key in HINTS}
 

@@ -39,7 +39,16 @@ from benchmarks.overlap.processes import processes
 from benchmarks.usage import OtherCpu
 
 # Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM does.
-SETUPS: Final = {"plain": Shape(0, 2), "disaggregated": Shape(1, 1), "baton": Shape(1, 1)}
+# The nodes of the last three send and receive, and those of the last one change their roles by load.
+SETUPS: Final = {
+    "plain": Shape(0, 2),
+    "disaggregated": Shape(1, 1),
+    "baton": Shape(1, 1),
+    "1p2d": Shape(1, 2),
+    "2p1d": Shape(2, 1),
+    "controlled": Shape(1, 2),
+}
+TWO_NODES: Final = ["plain", "disaggregated", "baton"]
 REQUEST_TIMEOUT_S: Final = 120.0
 DRAIN_S: Final = 60.0  # for what is under way after the last arrival; then it is given up
 MAX_REQUESTS: Final = 10_000  # of one run
@@ -54,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.goodput", description=__doc__)
     add, names = made.add_argument, list(mixes(1.0))
     add("--mix", nargs="+", choices=names, default=names)
-    add("--only", nargs="+", choices=list(SETUPS), default=list(SETUPS))
+    add("--only", nargs="+", choices=list(SETUPS), default=TWO_NODES)
     add("--seconds", type=float, default=120.0, help="in which conversations begin, per mix and setup")
     add("--utilisation", type=float, default=0.7, help="load ÷ all that two plain servers can do")
     add("--rate", type=float, help="requests per second, in place of --utilisation")
@@ -64,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     for setup in SETUPS:
         words = PAIRS if setup == "disaggregated" else ()
         add(f"--{setup}-flags", type=shlex.split, default=[*words], metavar="WORDS", help=PROXY_WORDS)
+    add("--roles-flags", type=shlex.split, default=[], metavar="WORDS", help="of `baton roles`, for `controlled`")
     add("--out", type=Path, metavar="FOLDER", help="write goodput.json and tables.md there")
     harness.add_common(add)
     return made
@@ -81,7 +91,14 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
                 traffic = plan_mix(mix, idle, given)
                 print(f"{mix}: {traffic.requests} requests in {given.seconds:g} s", file=sys.stderr, flush=True)
                 for setup in given.only:
-                    proxy = (await rig.start(SETUPS[setup], getattr(given, f"{setup}_flags"))).proxy
+                    proxy = (
+                        await rig.start(
+                            SETUPS[setup],
+                            getattr(given, f"{setup}_flags"),
+                            both_ways=setup not in TWO_NODES,
+                            roles_words=given.roles_flags if setup == "controlled" else None,
+                        )
+                    ).proxy
                     found.append(await measure_setup(mix, setup, proxy, traffic, idle=idle, given=given))
                     print(table_text(goodput_table(found[-1:])), file=sys.stderr, flush=True)
                     if given.out:  # what there is so far: a later part may fail

@@ -33,6 +33,8 @@ class Kind(NamedTuple):
 
 CHAT: Final = Kind("chat", Lengths(input_tokens=175, output_tokens=60, spread=0.7))
 DOCUMENTS: Final = Kind("documents", Lengths(input_tokens=2250, output_tokens=8, spread=1 / 3))
+PROMPTS: Final = Kind("prompts", Lengths(input_tokens=1100, output_tokens=8, spread=1 / 3))
+ANSWERS: Final = Kind("answers", Lengths(input_tokens=64, output_tokens=300, spread=0.5))
 AGENTIC: Final = Kind("agentic", Lengths(input_tokens=300, output_tokens=12, spread=0.5), turns=6)
 
 
@@ -59,6 +61,10 @@ def mixes(shift_s: float) -> dict[str, Sequence[Part]]:
         "shifting": [
             Part(CHAT, on_s=shift_s, every_s=2 * shift_s),
             Part(DOCUMENTS, on_s=shift_s, every_s=2 * shift_s, first_s=shift_s),
+        ],
+        "alternating": [
+            Part(PROMPTS, on_s=shift_s, every_s=2 * shift_s),
+            Part(ANSWERS, on_s=shift_s, every_s=2 * shift_s, first_s=shift_s),
         ],
     }
 

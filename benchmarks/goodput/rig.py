@@ -93,6 +93,7 @@ class CpuQuota:
 KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
 CORES: Final = 2
+ROLES: Final = "baton.deploy.roles.command:main"
 PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
 
@@ -114,36 +115,62 @@ class Rig:
         self._processes = processes
         self._folder = folder
         self._cores = cores
-        self._secret = ("--secret-file", str(folder / "secret"))
-        (folder / "secret").write_text(generate_secret())
+        self._secret, self._token = (("--secret-file", str(folder / "secret")), str(folder / "token"))
+        for name in ("secret", "token"):
+            (folder / name).write_text(generate_secret())
         self._quotas = ExitStack()
         self._started = 0
 
-    async def start(self, shape: Shape, proxy_words: Sequence[str] = PAIRS) -> Running:
-        """Start a shape; `proxy_words`: flags of the proxy, and settings as BATON_…=….
+    async def start(
+        self,
+        shape: Shape,
+        proxy_words: Sequence[str] = PAIRS,
+        *,
+        both_ways: bool = False,
+        roles_words: Sequence[str] | None = None,
+    ) -> Running:
+        """Start a shape. Nodes start at full speed; the quota begins once they serve.
 
-        Nodes start at full speed; the quota begins once they serve.
+        Args:
+            shape: how many nodes.
+            proxy_words: flags of the proxy, and settings as BATON_…=….
+            both_ways: whether nodes send and receive.
+            roles_words: flags of `baton roles`; None: roles stay.
         """
         self.stop()
-        prefill = [await self._node("prefill", at % CORES) for at in range(shape.prefill)]
-        decode = [await self._node("decode", (shape.prefill + at) % CORES) for at in range(shape.decode)]
+        roles = [*["prefill"] * shape.prefill, *["decode"] * shape.decode]
+        nodes = [await self._node(role, at % CORES, both_ways=both_ways) for at, role in enumerate(roles)]
+        prefill, decode = nodes[: shape.prefill], nodes[shape.prefill :]
         env = dict(word.split("=", 1) for word in proxy_words if word.startswith("BATON_"))
         given = (word for word in proxy_words if not word.startswith("BATON_"))
-        flags = (*given, *self._secret, *(["--prefill", *prefill] if prefill else []), "--decode", *decode)
+        flags = (
+            *given,
+            *self._secret,
+            "--admin-token-file",
+            self._token,
+            *(["--prefill", *prefill] if prefill else []),
+            "--decode",
+            *decode,
+        )
         url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env=env)
+        if roles_words is not None:
+            argv = ["--proxies", url, "--token-file", self._token, *roles_words]
+            self._processes.start(self._name("roles"), ROLES, {"argv": argv}, Place(core=0, pinned=False))
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 
     def stop(self) -> None:
         self._processes.stop()
         self._quotas.close()
 
-    async def _node(self, role: str, core: int) -> str:
+    async def _node(self, role: str, core: int, *, both_ways: bool) -> str:
         name, port = self._name(role), free_port()
         place, http_host = self._place(core)
         argv = ["--model", str(MODEL), "--port", str(port), *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
         argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # HTTP and control: two links
-        if role == "prefill":
+        if both_ways:
+            argv += ["--both-ways", "true"]
+        if both_ways or role == "prefill":
             argv += ["--control-port", str(free_port())]
         target = f"baton.{role}_node.__main__:main"
         url = await self._processes.serve(name, target, argv, place, f"http://{http_host}:{port}")

@@ -137,6 +137,19 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolesConfig:
+    """The controller that changes nodes' roles by load, `baton roles`; [operations](operations.md#roles-by-load)."""
+
+    proxies: tuple[str, ...] = ()  # base URLs of all proxies, or dns://name:port; unset: this machine's
+    interval_s: Seconds = 2.0  # between two looks at the load
+    looks: AtLeastOne = 3  # so many in a row must show that a change helps
+    least_load: Share = 0.5  # utilisation of the busier role below which nothing is changed
+    margin: Share = 0.2  # by this share the change must lower it
+    cooldown_s: Delay = 30.0  # from one change to the next at least
+    max_changes_per_hour: Number = 0  # 0: as many as that allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatonConfig:
     """Everything, one section a field."""
 
@@ -146,3 +159,4 @@ class BatonConfig:
     prefill_node: NodeConfig = field(default_factory=NodeConfig)
     decode_node: NodeConfig = field(default_factory=lambda: NodeConfig(port=8200))
     serve: ServeConfig = field(default_factory=ServeConfig)
+    roles: RolesConfig = field(default_factory=RolesConfig)

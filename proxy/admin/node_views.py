@@ -1,11 +1,12 @@
 """What one worker sees of a member, and what several workers see of it together. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from baton.proxy.nodes.circuit_breaker import BreakerState
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.role_load import decode_load, prefill_load
 from baton.proxy.nodes.views import LeavingView, NodeView
 
 # The worst that any worker sees counts. One that has just started knows least: what it does not know is no trouble.
@@ -37,6 +38,10 @@ def view(node: Node) -> NodeView:
         prompt_bytes=node.prompt_bytes,
         own_prompt_bytes=node.own_prompt_bytes,
         other_requests=round(node.others.requests),
+        both_ways=node.info is not None and node.info.both_ways,
+        started_as=node.info.role if node.info else None,
+        prefill_load=prefill_load(node),
+        decode_load=decode_load(node),
         streams_left=dict(node.moves.results),
         streams_staying=dict(node.moves.staying),
     )
@@ -74,9 +79,17 @@ def _one(views: Sequence[NodeView]) -> NodeView:
             "requests": own,
             "prompt_bytes": sum(each.prompt_bytes for each in views),
             "own_prompt_bytes": sum(each.own_prompt_bytes for each in views),
+            "prefill_load": known(sum, (each.prefill_load for each in views)),
+            "decode_load": known(max, (each.decode_load for each in views)),
             "streams_left": dict(sum((Counter(each.streams_left) for each in views), Counter())),
             "streams_staying": dict(sum((Counter(each.streams_staying) for each in views), Counter())),
             # What others have, seen from one worker, is in part what the other workers have.
             "other_requests": max(0, max(each.requests + each.other_requests for each in views) - own),
         }
     )
+
+
+def known(join: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    """Join what is known; None: nothing is."""
+    found = [value for value in values if value is not None]
+    return join(found) if found else None

@@ -134,7 +134,7 @@ def _add_member_routes(
     @router.post("/admin/nodes/role")
     async def change_role(request: RoleRequest) -> NodeList:
         """Have a node with `transfer.both_ways` serve in the other role, in the same process: its streams go on on other decode nodes, its other requests to their ends."""
-        return await _change(worker_group, partial(_change_role, members, request.url, request.role))
+        return await _change(worker_group, partial(_change_role, members, request))
 
 
 async def _change(worker_group: WorkerGroup, act: Callable[[], T]) -> T:
@@ -159,10 +159,12 @@ def _evacuate(members: NodeRegistry, node: Node, *, drain: bool) -> None:
     members.evacuate(node)
 
 
-def _change_role(members: NodeRegistry, url: str, role: Role) -> NodeList:
-    for node in _found(members, url):
-        if node.role == role:
+def _change_role(members: NodeRegistry, request: RoleRequest) -> NodeList:
+    for node in _found(members, request.url):
+        if node.role == request.role:
             continue
+        if (unchanged_s := members.roles_unchanged_s) is not None and unchanged_s < request.unchanged_for_s:
+            raise HTTPException(HTTPStatus.CONFLICT, f"a role was changed {unchanged_s:.1f} s ago")
         if node.info is None or not node.info.both_ways:
             raise HTTPException(
                 HTTPStatus.CONFLICT,
@@ -170,8 +172,8 @@ def _change_role(members: NodeRegistry, url: str, role: Role) -> NodeList:
             )
         if len(members.of(node.role)) == 1:
             raise HTTPException(HTTPStatus.CONFLICT, f"{node.url} is the only {node.role} node")
-        members.change_role(node, role)
-    return NodeList(nodes=list(map(view, members.find(url.rstrip("/")))))
+        members.change_role(node, request.role)
+    return NodeList(nodes=list(map(view, members.find(request.url.rstrip("/")))))
 
 
 def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeList:

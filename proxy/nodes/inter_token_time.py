@@ -4,21 +4,24 @@ from typing import Final
 
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.faded_line import FadedLine
+from baton.proxy.nodes.faded_rate import FadedRate
 
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 _LEAST_TOKENS: Final = 8  # for a sample
 _KEPT: Final = 0.98  # weight of what was counted when the next sample comes
 _LEAST_ANSWERS: Final = 4.0
 _USUAL_TOKENS: Final = 50.0  # of an answer, before so many have been seen
+_IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
 class InterTokenTime:
     """A straight line through the mean times of each report, over the sequences that ran then."""
 
-    __slots__ = ("_answers", "_begun", "_count", "_line", "_sum_s", "_tokens")
+    __slots__ = ("_answers", "_begun", "_count", "_line", "_rate", "_sum_s", "_tokens")
 
     def __init__(self) -> None:
         self._line = FadedLine()
+        self._rate = FadedRate()  # tokens per second
         self._count: int | None = None
         self._sum_s = 0.0
         self._answers: int | None = None
@@ -44,6 +47,7 @@ class InterTokenTime:
         answers, self._answers = self._answers, load.answers
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None
+        self._rate.add(load.inter_token_count - before, now_s)
         mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
         if mean_s > MAX_S:
             return None
@@ -64,3 +68,18 @@ class InterTokenTime:
         if not line.is_known(now_s):
             return None
         return line.mean_s + (max(1.0, streams) - line.mean) * (line.slope_s() or 0.0)
+
+    def target_s(self, given_s: float, now_s: float) -> float:
+        """Return the time between two tokens that is aimed at; 0 while nothing is known."""
+        return given_s or _IDLE_TIMES * (self.predict_s(1, now_s) or 0.0)
+
+    def utilisation(self, given_target_s: float, now_s: float) -> float | None:
+        """Return the tokens per second ÷ those of as many streams as the target allows; None while too little was seen."""
+        alone_s, target_s = self.predict_s(1, now_s), self.target_s(given_target_s, now_s)
+        if alone_s is None:
+            return None
+        more_s = self._line.slope_s()
+        if not more_s:  # no stream has made others slower so far
+            return 0.0
+        streams = max(1.0, 1 + (target_s - alone_s) / more_s)
+        return self._rate.at(now_s) * max(target_s, alone_s) / streams

@@ -11,11 +11,11 @@ from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
+from baton.proxy.nodes.faded_rate import FadedRate
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
 from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.prefill_time import PrefillTime
-from baton.proxy.nodes.prompt_share import PromptShare
 
 Role = Literal["prefill", "decode"]
 
@@ -88,7 +88,8 @@ class Node:
     times: NodeTimes = field(default_factory=NodeTimes)
     prefill_time: PrefillTime = field(default_factory=PrefillTime)
     inter_token: InterTokenTime = field(default_factory=InterTokenTime)
-    prompt_share: PromptShare = field(default_factory=PromptShare)  # of its time, by prompts through this proxy
+    target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
+    prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
     open_streams: int = 0  # answers through this proxy whose prompt is computed
     open_prompt_bytes: int = 0  # of their prompts, on a prefill node
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
@@ -182,6 +183,10 @@ class Node:
             self._become(State.SILENT, "its engine does not answer")
         else:
             self._become(State.READY, "")
+
+    def recall(self, former: "Node") -> None:
+        """Take over what was learned when it was a member in this role before; if its process is another one, the first probe ends that."""
+        self.info, self.prefill_time, self.inter_token = former.info, former.prefill_time, former.inter_token
 
     def lose(self, state: State, reason: str) -> None:
         """Take it out of use, or with SILENT out of first choice, until a probe succeeds."""

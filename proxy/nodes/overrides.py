@@ -15,6 +15,7 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
     removed: Urls = {}  # kept out although a source names them
     drained: Urls = {}
     evacuated: Mapping[str, float] = {}  # decode node → when (time.time)
+    roles_changed_at: float = 0.0  # when a node was last given another role (time.time); 0: never
 
     def without(self, forgotten: "AdminOverrides") -> "AdminOverrides":
         """Return these, less removals and drains that have come to their end; the next version."""
@@ -24,6 +25,7 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
             removed=_less(self.removed, forgotten.removed),
             drained=_less(self.drained, forgotten.drained),
             evacuated=self.evacuated,
+            roles_changed_at=self.roles_changed_at,
         )
 
     def lost_in(self, later: "AdminOverrides") -> "AdminOverrides":

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 LONGEST_EVACUATION_S: Final = 86_400.0  # an order is remembered for so long
+MOST_FORMER: Final = 256  # nodes that have left and are remembered
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
 _NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED, FailureKind.UNFETCHED))
@@ -74,6 +75,9 @@ class NodeRegistry:
         self._stopping: set[asyncio.Task[None]] = set()
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
+        self._former: dict[tuple[Role, str], Node] = {}  # that have left, by role and URL; they may return
+        self._target_inter_token_s = config.target_inter_token_s
+        self._roles_changed_at = 0.0  # an operator or a controller has changed a node's role (time.time)
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
         self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.time)
         self._by_order = False
@@ -196,7 +200,13 @@ class NodeRegistry:
             self.evacuate(node)
         self.remove(node)
         self.add(role, node.url)
+        self._roles_changed_at = time.time()
         logger.info("node changes its role", extra={"url": node.url, "role": role})
+
+    @property
+    def roles_unchanged_s(self) -> float | None:
+        """How long ago a node was ordered to change its role; None: never."""
+        return max(0.0, time.time() - self._roles_changed_at) if self._roles_changed_at else None
 
     def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""
@@ -206,11 +216,13 @@ class NodeRegistry:
             removed={role: tuple(self._rosters[role].removed) for role in ROLES},
             drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
             evacuated=self._evacuated,
+            roles_changed_at=self._roles_changed_at,
         )
 
     def adopt(self, orders: AdminOverrides) -> None:
         """Do what operators have told another worker."""
         self._evacuated = dict(orders.evacuated)
+        self._roles_changed_at = orders.roles_changed_at
         for node in self.decode:  # those, too, that leave now
             if (at := self._evacuated.get(node.url, 0.0)) != node.evacuated_at:
                 node.evacuated_at, node.moves = at, Moves()
@@ -229,6 +241,7 @@ class NodeRegistry:
             "sources": [
                 {"role": role, **source.describe()} for role, sources in self._sources.items() for source in sources
             ],
+            "roles_unchanged_s": self.roles_unchanged_s,
             "removed": [{"role": role, "url": url} for role in ROLES for url in self._rosters[role].removed],
             "leaving": [
                 {"role": node.role, "url": node.url, "slot": node.slot, "requests": node.requests}
@@ -267,6 +280,9 @@ class NodeRegistry:
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
+        node.target_inter_token_s = self._target_inter_token_s
+        if (former := self._former.pop((role, url), None)) is not None:
+            node.recall(former)
         node.takes_either_role = url in self._admin[role].urls
         node.evacuated_at = self._evacuated.get(url, 0.0) if role == "decode" else 0.0
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
@@ -280,6 +296,7 @@ class NodeRegistry:
         self.of(node.role).remove(node)
         self.revision.number += 1
         self._drained[node.role].discard(node.url)
+        self._former = dict([*self._former.items(), ((node.role, node.url), node)][-MOST_FORMER:])
         self._leavers = [*self._busy_leavers(), node]
         task = asyncio.create_task(self._watches.pop(node).stop())
         self._stopping.add(task)

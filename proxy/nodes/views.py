@@ -33,6 +33,9 @@ class RoleRequest(BaseModel):
 
     url: str
     role: Role
+    unchanged_for_s: float = Field(
+        0.0, ge=0.0, description="refuse the order (409) if any role was changed in that time"
+    )
 
 
 class NodeView(BaseModel):
@@ -55,6 +58,14 @@ class NodeView(BaseModel):
     prompt_bytes: int = Field(description="of those requests")
     other_requests: int = Field(0, description="that it has from others than this proxy, as it said last")
     own_prompt_bytes: int = Field(description="of those, what a decode node computes itself at the moment")
+    both_ways: bool = Field(False, description="whether it can serve in the other role")
+    started_as: Role | None = Field(None, description="the role that it was started in; null: it has not said")
+    prefill_load: float | None = Field(
+        None, description="prompts' work on it through this proxy, 1: all that one node can do; null: not known"
+    )
+    decode_load: float | None = Field(
+        None, description="tokens' work on it, 1: all that one node can do within the target; null: not known"
+    )
     streams_left: dict[str, int] = Field(
         {},
         description="of a decode node that was evacuated or drained, since that order: streams that went on on another one with the KV "
@@ -132,6 +143,7 @@ class AdminState(BaseModel):
     nodes: list[NodeView]
     sources: list[SourceView]
     removed: list[RemovedView]
+    roles_unchanged_s: float | None = Field(description="since a node was last ordered to change its role; null: never")
     leaving: list[LeavingView]
 
 

@@ -12,7 +12,6 @@ node while it computes a prompt.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import Node
 from baton.proxy.routing.router import Choice
 
@@ -21,9 +20,7 @@ _KEPT: Final = 0.4
 _MISSED: Final = 1.6
 _PER_TARGET: Final = 0.1  # counted for each further target beyond that: of two ways that miss, the earlier one
 _BETTER: Final = 0.1  # by which another way must be better, or requests would swing to and fro between the ways
-# Targets that are not set: so many times what an idle node takes.
-_IDLE_FIRST_TOKENS: Final = 4.0
-_IDLE_INTER_TOKENS: Final = 3.0
+_IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
 _MOST_TO_COME: Final = 0.75  # of a node's time, that prompts to come are expected to take
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
@@ -109,7 +106,7 @@ def _on_decode(prefill: Node, chosen_decode: Choice, first_target_s: float, targ
     if alone_s is None or here_s is None:
         return float("inf")
     prompt_s = max(alone_s, measured.limit_s(chosen_decode.new_bytes))
-    if node.streams and node.prompt_share.at(now_s, more_s=prompt_s) > targets.max_prompt_share:
+    if node.streams and node.prompt_share.at(now_s, more=prompt_s) > targets.max_prompt_share:
         return float("inf")
     slowness = _slowness(node, node, targets, now_s)
     own = max(_late(node, here_s, first_target_s, alone_s, now_s), _missed(slowness))
@@ -123,7 +120,7 @@ def _late(node: Node, first_token_s: float, target_s: float, prompt_s: float, no
     """
     if not target_s:
         return 0.0
-    share = min(_MOST_TO_COME, node.prompt_share.at(now_s, more_s=prompt_s))
+    share = min(_MOST_TO_COME, node.prompt_share.at(now_s, more=prompt_s))
     return _missed(first_token_s / target_s) / (1 - share)
 
 
@@ -134,7 +131,7 @@ def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targ
     wait as well: by Little's law as many per second as there are, over the time that one takes.
     """
     times = node.inter_token
-    inter_token_s, target_s = times.predict_s(node.streams, now_s), _inter_token_target_s(times, targets, now_s)
+    inter_token_s, target_s = times.predict_s(node.streams, now_s), times.target_s(targets.inter_token_s, now_s)
     if not inter_token_s or not target_s:
         return 0.0
     waiting = node.streams * (1 + prompt_s / (times.per_answer * inter_token_s))
@@ -142,7 +139,7 @@ def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targ
 
 
 def _has_room_for_streams(prefill: Node, targets: Targets, prompt_s: float, now_s: float) -> bool:
-    share = prefill.prompt_share.at(now_s, more_s=prompt_s)
+    share = prefill.prompt_share.at(now_s, more=prompt_s)
     return share <= targets.max_prompt_share and (prefill.kv_usage or 0.0) <= _EMPTY
 
 
@@ -153,15 +150,11 @@ def _slowness(node: Node, alike: Node, targets: Targets, now_s: float, *, prompt
     cache counts as twice the target.
     """
     known = node.inter_token if node.inter_token.predict_s(1, now_s) is not None else alike.inter_token
-    busy_s, target_s = known.predict_s(node.streams + 1, now_s), _inter_token_target_s(known, targets, now_s)
+    busy_s, target_s = known.predict_s(node.streams + 1, now_s), known.target_s(targets.inter_token_s, now_s)
     slow = 0.0
     if busy_s is not None and target_s:
-        slow = busy_s / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more_s=prompt_s))) / target_s
+        slow = busy_s / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more=prompt_s))) / target_s
     return max(slow, 2.0) if (node.kv_usage or 0.0) >= _FULL else slow
-
-
-def _inter_token_target_s(times: InterTokenTime, targets: Targets, now_s: float) -> float:
-    return targets.inter_token_s or _IDLE_INTER_TOKENS * (times.predict_s(1, now_s) or 0.0)
 
 
 def _missed(ratio: float) -> float:

@@ -159,6 +159,7 @@ class FakeVllm:
         self.cancels_may_end = asyncio.Event()  # they hang until then
         self.cancels_may_end.set()
         self.tells_load = True
+        self.also_tells: Callable[[], dict[str, Any]] = dict  # further fields of its load, at each probe
         self._load = (0, 0)  # requests in flight, bytes of their bodies
         self._used: set[str] = set()
         self._stopping = asyncio.Event()
@@ -244,7 +245,8 @@ class FakeVllm:
         elif headers.get("authorization") != f"Bearer {SECRET.node_token()}":
             await answer_json(send, 401, {"error": "Unauthorized"})
         else:
-            load = NodeLoad(requests=self._load[0], prompt_bytes=self._load[1]) if self.tells_load else None
+            own = {"requests": self._load[0], "prompt_bytes": self._load[1]}
+            load = NodeLoad(**own, **self.also_tells()) if self.tells_load else None
             await answer_json(send, 200, msgspec.to_builtins(msgspec.structs.replace(self.info, load=load)))
 
     async def _cancel(self, headers: dict[str, str], body: bytes, send: Any) -> None:

@@ -80,3 +80,19 @@ async def test_a_change_that_cannot_be_made(settings: dict[str, Any], reason: st
 
     assert got.status_code == 409
     assert reason in got.json()["error"]["message"]
+
+
+async def test_a_change_is_refused_soon_after_another() -> None:
+    """If the order says so: two controllers do not undo each other's changes. An operator's order is carried out at once."""
+    async with both_ways(decode=3) as running:
+        order = {"role": "prefill", "unchanged_for_s": 60.0}
+        got = [
+            await running.admin("POST", f"{NODES}/role", json={**order, "url": node.url}) for node in running.decode[:2]
+        ]
+        again = await running.admin("POST", f"{NODES}/role", json={**order, "url": running.decode[0].url})
+        by_hand = await change(running, running.decode[1], "prefill")
+        state = (await running.admin("GET", "/admin/state")).json()
+
+    assert [answer.status_code for answer in (*got, again, by_hand)] == [200, 409, 200, 200]
+    assert "a role was changed" in got[1].json()["error"]["message"]
+    assert 0 <= state["roles_unchanged_s"] < 60

@@ -141,6 +141,34 @@ async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
             ]
 
 
+async def test_the_time_of_the_last_change_is_known_to_every_worker() -> None:
+    async with members(decode=("http://d", "http://e")) as told, members(decode=("http://d", "http://e")) as other:
+        assert told.roles_unchanged_s is None
+        told.change_role(told.decode[1], "prefill")
+        other.adopt(told.orders())
+
+        assert other.roles_unchanged_s is not None
+        assert 0 <= other.roles_unchanged_s < 60
+
+
+async def test_what_was_learned_of_a_node_in_a_role_is_kept_for_its_return() -> None:
+    """Of the same process: one that was started again begins anew."""
+    async with members(decode=("http://d", "http://e")) as found:
+        node = found.decode[1]
+        node.describe(info("decode", incarnation="1"))
+        learned = node.inter_token
+        found.change_role(node, "prefill")
+        found.change_role(found.prefill[1], "decode")
+        back = found.decode[1]
+
+        assert back is not node
+        assert back.probed is State.UNKNOWN
+        back.describe(info("decode", incarnation="1"))
+        assert back.inter_token is learned
+        back.describe(info("decode", incarnation="2"))
+        assert back.inter_token is not learned
+
+
 async def test_a_removed_node_can_be_added_again() -> None:
     """It begins without its breaker's failures. A member that is added again is only taken back into use."""
     async with members() as found:

@@ -1,0 +1,1 @@
+"""`baton roles`: has nodes that send and receive change their roles by load."""

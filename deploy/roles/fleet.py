@@ -1,0 +1,82 @@
+"""What several proxies say of their nodes, as one view; where they differ, the orders that make them alike. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from baton.deploy.roles.errors import SilentError
+from baton.proxy.admin.node_views import known
+from baton.proxy.nodes.node import Role
+from baton.proxy.nodes.views import AdminState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A node that is ready for all proxies."""
+
+    url: str
+    role: Role
+    model: str
+    started_as: Role | None
+    both_ways: bool
+    prefill_load: float | None  # in nodes; None: not known
+    decode_load: float | None
+    requests: int
+
+
+class Order(NamedTuple):
+    """One node's role, at one proxy."""
+
+    proxy: str
+    url: str
+    role: Role
+
+
+def members_of(states: Mapping[str, AdminState]) -> list[Member]:
+    """Return the nodes that all proxies, by URL, take for ready, with the load of all.
+
+    Raises:
+        SilentError: a worker has not answered, so that some load is not known.
+    """
+    if any(worker.pid is None for state in states.values() for worker in state.workers):
+        raise SilentError("a worker of a proxy does not answer")
+    views = [{node.url: node for node in state.nodes} for state in states.values()]
+    found = []
+    for url in views[0]:
+        seen = [nodes[url] for nodes in views if url in nodes]
+        if len(seen) < len(views) or any(node.state != "ready" or not node.models for node in seen):
+            continue
+        found.append(
+            Member(
+                url=url,
+                role=seen[0].role,
+                model=seen[0].models[0],
+                started_as=seen[0].started_as,
+                both_ways=all(node.both_ways for node in seen),
+                prefill_load=known(sum, (node.prefill_load for node in seen)),
+                decode_load=known(max, (node.decode_load for node in seen)),
+                requests=sum(node.requests for node in seen),
+            )
+        )
+    return found
+
+
+def unchanged_s(states: Mapping[str, AdminState]) -> float:
+    """Return how long ago a role was changed, at any proxy."""
+    return min(map(_unchanged_s, states.values()))
+
+
+def differences(states: Mapping[str, AdminState]) -> list[Order]:
+    """Return what makes all proxies have the roles of the one that had the last change."""
+    wanted = {node.url: node.role for node in min(states.values(), key=_unchanged_s).nodes}
+    return [
+        Order(proxy, node.url, wanted[node.url])
+        for proxy, state in states.items()
+        for node in state.nodes
+        if wanted.get(node.url, node.role) != node.role
+    ]
+
+
+def _unchanged_s(state: AdminState) -> float:
+    return inf if state.roles_unchanged_s is None else state.roles_unchanged_s

@@ -1,0 +1,107 @@
+"""How much of each role's work a node has."""
+
+from math import exp
+from typing import Any
+
+import pytest
+
+from baton.contracts.node_info import NodeLoad
+from baton.proxy.nodes.faded_line import MIN_SAMPLES
+from baton.proxy.nodes.faded_rate import WINDOW_S
+from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.role_load import decode_load, prefill_load
+from tests.support.clock import Clock
+from tests.unit.proxy.members import info, node
+
+BYTE_S = 0.001  # of a prompt
+FIRST_S, MORE_S = 0.02, 0.01  # between tokens of a stream alone, and more for each further one
+
+
+def prefill_node() -> Node:
+    made = node("prefill")
+    made.clock = Clock()
+    for size in (100, 200) * MIN_SAMPLES:
+        made.prefill_time.learn(size, size * BYTE_S, made.clock())
+    return made
+
+
+class DecodeNode:
+    """Reports once a second, for a while, what so many streams get."""
+
+    def __init__(self, **load: Any) -> None:
+        self.node, self.clock, self.tokens, self.sum_s, self.load = node("decode"), Clock(), 0, 0.0, load
+        self.node.clock = self.clock
+
+    def run(self, streams: int, seconds: int = 40) -> None:
+        for _ in range(seconds):
+            step_s = FIRST_S + MORE_S * (streams - 1)
+            tokens = round(streams / step_s)
+            self.clock.now_s += 1.0
+            self.tokens, self.sum_s = self.tokens + tokens, self.sum_s + tokens * step_s
+            counts: dict[str, Any] = {
+                "running": streams,
+                "inter_token_count": self.tokens,
+                "inter_token_sum_s": self.sum_s,
+            }
+            self.node.describe(info("decode", load=NodeLoad(requests=0, prompt_bytes=0, **counts, **self.load)))
+
+
+def test_prompts_that_come_and_that_wait_are_a_prefill_nodes_load() -> None:
+    """Seconds of prompts over the window; those whose prompt is computed wait no more."""
+    busy = prefill_node()
+    busy.prompt_share.add(5.0, busy.clock())
+    before = prefill_load(busy)
+    end = busy.begin(2000)
+    during = prefill_load(busy)
+    busy.begin_stream(2000)
+
+    assert before == pytest.approx(5.0 / WINDOW_S)
+    assert during == pytest.approx((5.0 + 2000 * BYTE_S) / WINDOW_S)
+    assert prefill_load(busy) == pytest.approx(before)
+    end()
+
+
+def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
+    assert prefill_load(node("prefill")) is None
+    assert decode_load(node("decode")) is None
+
+
+def test_tokens_are_a_decode_nodes_load() -> None:
+    """Five streams keep three times what one alone waits for: that many tokens per second are 1."""
+    busy = DecodeNode()
+    for streams in (1, 5, 1, 5):
+        busy.run(streams)
+    full = decode_load(busy.node)
+    busy.run(1)
+
+    assert full == pytest.approx(1.0, rel=0.05)
+    assert decode_load(busy.node) == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
+
+
+def test_a_target_that_is_set_counts() -> None:
+    busy = DecodeNode()
+    busy.node.target_inter_token_s = FIRST_S + 9 * MORE_S
+    for streams in (1, 5, 1, 5):
+        busy.run(streams)
+
+    assert decode_load(busy.node) == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
+
+
+def test_tokens_of_long_ago_are_no_load() -> None:
+    busy = DecodeNode()
+    for streams in (1, 5, 1, 5):
+        busy.run(streams)
+    before = decode_load(busy.node)
+    busy.clock.now_s += WINDOW_S
+
+    assert before is not None
+    assert decode_load(busy.node) == pytest.approx(before * exp(-1))
+
+
+@pytest.mark.parametrize(("waiting", "load"), [(0, 1.0), (4, 0.5)])
+def test_a_full_cache_is_a_decode_nodes_load(waiting: int, load: float) -> None:
+    """Of requests that wait for their KV the room is only reserved: that is the prefill nodes' load."""
+    busy = DecodeNode(kv_usage=0.9, waiting=waiting)
+    busy.run(4)
+
+    assert decode_load(busy.node) == pytest.approx(load)
