@@ -65,6 +65,9 @@ class Prober:
             return answer.status, await answer.read_all()
 
 
+BUSY_EVERY_S: Final = 1.0  # how often one that is to be stopped looks whether its node carries requests
+
+
 class HealthProbe:
     """The task that probes one node, at intervals and whenever it is woken."""
 
@@ -88,6 +91,12 @@ class HealthProbe:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    async def stop_when_idle(self) -> None:
+        """Go on for as long as the node carries requests, since its streams leave it if it falls silent."""
+        while self._node.requests:  # noqa: ASYNC110  # nothing waits for it
+            await asyncio.sleep(BUSY_EVERY_S)
+        await self.stop()
 
     async def _run(self) -> None:
         while True:

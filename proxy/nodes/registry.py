@@ -72,7 +72,7 @@ class NodeRegistry:
         self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
         self.revision = Revision()
         self._watches: dict[Node, HealthProbe] = {}
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping: dict[HealthProbe, asyncio.Task[None]] = {}  # of nodes that have left
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
         self._former: dict[tuple[Role, str], Node] = {}  # that have left, by role and URL; they may return
@@ -115,9 +115,12 @@ class NodeRegistry:
         for sources in self._sources.values():
             for source in sources:
                 await source.stop()
-        for watch in self._watches.values():
+        stopping, self._stopping = self._stopping, {}
+        for task in stopping.values():
+            task.cancel()
+        await asyncio.gather(*stopping.values(), return_exceptions=True)
+        for watch in (*self._watches.values(), *stopping):
             await watch.stop()
-        await asyncio.gather(*self._stopping)
 
     # --- outcomes of requests ---
 
@@ -298,14 +301,16 @@ class NodeRegistry:
         self._drained[node.role].discard(node.url)
         self._former = dict([*self._former.items(), ((node.role, node.url), node)][-MOST_FORMER:])
         self._leavers = [*self._busy_leavers(), node]
-        task = asyncio.create_task(self._watches.pop(node).stop())
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
+        watch = self._watches.pop(node)
+        task = self._stopping[watch] = asyncio.create_task(watch.stop_when_idle())
+        task.add_done_callback(lambda _: self._stopping.pop(watch, None))
         logger.info("node left", extra={"url": node.url, "role": node.role, "requests": node.requests})
         for listener in self._listeners:
             listener.left(node)
 
     def _restarted(self, node: Node) -> None:
+        if node not in self._watches:
+            return  # it has left
         node.breaker.reset()
         for listener in self._listeners:
             listener.restarted(node)

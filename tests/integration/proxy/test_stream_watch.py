@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from baton.proxy.nodes.health_probe import BUSY_EVERY_S
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_resume import BODIES, KIND, PATHS, RANDOM, same_id, whole
@@ -68,6 +69,27 @@ async def test_a_stream_leaves_a_node_that_is_silent_or_drained(
     assert same_id(got.content) == same_id(whole(kind))
     assert (resumed, failed) == (1, how == "stalled")
     assert {one["breaker"] for one in nodes} == {"closed"}
+
+
+@pytest.mark.parametrize(("fails", "how"), [(fall_silent, "stalled"), (drain, "drained")])
+async def test_a_stream_leaves_such_a_node_that_is_no_member_any_more(
+    fails: Callable[[FakeVllm], None], how: str
+) -> None:
+    """It has been removed, has left its DNS name, or has changed its role: it is probed while it carries requests."""
+    async with stalling() as running:
+        asked = await begin(running, "chat")
+        await running.admin("DELETE", "/admin/nodes", params={"url": running.decode[0].url})
+        fails(running.decode[0])
+        got = await asked
+        resumed = await metric(running, f'baton_streams_resumed_total{{kind="{how}"}}')
+        await running.until_nothing_in_flight()
+        await asyncio.sleep(2 * BUSY_EVERY_S)
+        probes = running.decode[0].probes
+        await asyncio.sleep(0.5)
+        assert running.decode[0].probes == probes
+
+    assert same_id(got.content) == same_id(whole("chat"))
+    assert resumed == 1
 
 
 @pytest.mark.parametrize("is_drained", [False, True])
