@@ -1,7 +1,7 @@
 """The members: whatever the sources name, probed all the time, judged by how requests end on them.
 
-Membership changes at run time. A node that leaves gets no more work and is probed no more; requests that it carries go
-on, and its slot is free again when the last of them has ended.
+Membership changes at run time. A node that leaves gets no more work; the requests that it carries go on, and until the last of them has
+ended it is probed and keeps its slot. Longer than other files: it is one class, whose state all changes of membership share.
 """
 
 import asyncio
