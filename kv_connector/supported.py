@@ -1,6 +1,6 @@
 """Which combinations this connector refuses at start, with the reason; the kinds of KV cache that it knows stand in `layout/groups.py`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from baton.kv_connector.errors import ConfigError
@@ -49,7 +49,7 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
     groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     if reason := objection(vllm_config):
         raise ConfigError(reason)
-    _check_groups(vllm_config, groups, state_kinds(kv_cache_config))
+    _check_groups(vllm_config, groups, kv_cache_config)
 
 
 def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_neighbours: bool) -> None:
@@ -73,7 +73,7 @@ def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_n
         raise ConfigError(f"transfer.both_ways cannot be had with this engine, turn it off: {reason}")
 
 
-def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group], kinds: Collection[str]) -> None:
+def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group], cache: "KVCacheConfig") -> None:
     settings = vllm_config.speculative_config
     if settings is not None and any(group.window < 0 for group in groups):
         raise ConfigError("speculative decoding has not been tried with chunked local attention")
@@ -89,7 +89,7 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group], kinds: Col
             "recurrent layers (Mamba, GDN) have not been tried with pipeline stages: use tensor parallelism"
         )
     is_cached = any(group.is_state and not group.is_single for group in groups)
-    if settings is not None and (reason := _drafts_beside_states(vllm_config, groups, kinds, is_cached=is_cached)):
+    if settings is not None and (reason := _drafts_beside_states(vllm_config, groups, cache, is_cached=is_cached)):
         raise ConfigError(f"speculative decoding with recurrent layers (Mamba, GDN) {reason}")
     if is_cached and role_of(vllm_config.kv_transfer_config) == "prefill" and not has_our_scheduler(vllm_config):
         raise ConfigError(
@@ -107,7 +107,7 @@ def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group], kinds: Col
 
 
 def _drafts_beside_states(
-    vllm_config: "VllmConfig", groups: Sequence[Group], kinds: Collection[str], *, is_cached: bool
+    vllm_config: "VllmConfig", groups: Sequence[Group], cache: "KVCacheConfig", *, is_cached: bool
 ) -> str:
     """Return why drafts and states do not go together in this engine; "" if they do.
 
@@ -115,15 +115,14 @@ def _drafts_beside_states(
         `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32: it counts the accepted tokens of hybrid models alone, and
         copies cached states of theirs; `InputBatch.add_request` of its V1 runner, which forgets the number of a stream that misses a step.
     """
-    method, drafts = vllm_config.speculative_config.method, vllm_config.speculative_config.num_speculative_tokens
-    scheduler, device = vllm_config.scheduler_config, vllm_config.device_config.device_type
+    method, device = vllm_config.speculative_config.method, vllm_config.device_config.device_type
     if not COUNTS_ACCEPTED_DRAFTS:
         return "needs vLLM 0.32 or newer: after a step without drafts an older one may go on from another state"
     if method not in BESIDE_STATES:
         return f"has not been tried with method {method!r}: use one of {', '.join(BESIDE_STATES)}"
     if device not in DEVICES_BESIDE_DRAFTS:
         return f"is not covered on a {device} device: kernels there do not go on from the last draft that was accepted"
-    if others := sorted(set(kinds).difference(_KINDS_BESIDE_DRAFTS)):
+    if others := sorted(state_kinds(cache).difference(_KINDS_BESIDE_DRAFTS)):
         return f"is not covered for layers of kind {', '.join(others)}: their kernels are not told which drafts were accepted"
     if all(group.is_state for group in groups):
         return "and no attention is not covered: vLLM does not count which drafts such a model accepts"
@@ -132,10 +131,18 @@ def _drafts_beside_states(
             "and a prefix cache has not been tried: vLLM then copies states after a step too; start with "
             "--no-enable-prefix-caching"
         )
-    most = scheduler.max_num_seqs * (1 + drafts)
-    if not getattr(vllm_config, "use_v2_model_runner", False) and most > scheduler.max_num_batched_tokens:
+    return "" if getattr(vllm_config, "use_v2_model_runner", False) else _missed_steps(vllm_config)
+
+
+def _missed_steps(vllm_config: "VllmConfig") -> str:
+    """Return why a stream may be left out of a step; "" if it cannot. vLLM's V1 runner then forgets which drafts it had accepted."""
+    scheduler = vllm_config.scheduler_config
+    if scheduler.long_prefill_token_threshold:
+        return "lets several long prompts leave streams out of a step, which V1 does not cover: leave out --long-prefill-token-threshold"
+    most = scheduler.max_num_seqs * (1 + vllm_config.speculative_config.num_speculative_tokens)
+    if most > (scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens):
         return (
-            f"needs room for all streams in each step, since vLLM's V1 runner forgets which drafts a stream that misses one had accepted: "
+            "needs room for all streams in each step, since vLLM's V1 runner forgets which drafts a stream that misses one had accepted: "
             f"set --max-num-batched-tokens to {most} at least, or --max-num-seqs lower"
         )
     return ""

@@ -20,7 +20,7 @@ from baton.deploy.admin_command import verification
 from baton.deploy.own_url import own_url
 from baton.deploy.roles.decision import Change, Decider
 from baton.deploy.roles.errors import RefusedError, RolesError, SilentError, TokenError
-from baton.deploy.roles.fleet import Order, differences, members_of, unchanged_s
+from baton.deploy.roles.fleet import Order, check_whole, differences, members_of, unchanged_s
 from baton.proxy.http.address import is_base_url
 from baton.proxy.nodes.dns import SCHEME, look_up
 from baton.proxy.nodes.views import AdminState
@@ -64,11 +64,10 @@ class Controller:
 
     def _look(self) -> None:
         states = {proxy: self._state(proxy) for proxy in sorted(set(addresses(self._proxies)))}
+        check_whole(states)
         if orders := differences(states):
             self._decider.look(time.monotonic(), ())
-            for order in orders:
-                logger.info("a proxy is told what others know", extra=order._asdict())
-                self._order(order)
+            self._follow(orders)
             return
         members = members_of(states)
         logger.debug("looked", extra={"members": [(m.url, m.role, m.prefill_load, m.decode_load) for m in members]})
@@ -79,6 +78,18 @@ class Controller:
         for proxy in states:
             self._order(Order(proxy, change.url, change.role), unchanged_for_s=self._rules.cooldown_s)
 
+    def _follow(self, orders: Sequence[Order]) -> None:
+        """Tell all that differs, whatever is refused: one order may make room for another one."""
+        problems = []
+        for order in orders:
+            logger.info("a proxy is told what others know", extra=order._asdict())
+            try:
+                self._order(order)
+            except (SilentError, RefusedError) as exc:
+                problems.append(exc)
+        if problems:
+            raise problems[0]
+
     def _state(self, proxy: str) -> AdminState:
         try:
             return AdminState.model_validate(self._ask(proxy, "GET", "/admin/state"))
@@ -86,7 +97,7 @@ class Controller:
             raise SilentError(f"{proxy} is of another version: {exc.errors()[0]['loc']}") from exc
 
     def _order(self, order: Order, *, unchanged_for_s: float = 0.0) -> None:
-        body = {"url": order.url, "role": order.role, "unchanged_for_s": unchanged_for_s}
+        body = {"url": order.url, "role": order.role, "unchanged_for_s": unchanged_for_s, "ago_s": order.ago_s}
         self._ask(order.proxy, "POST", "/admin/nodes/role", json=body)
 
     def _ask(self, proxy: str, method: str, path: str, **more: Any) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from baton.deploy.roles.errors import SilentError
 from baton.proxy.admin.node_views import known
@@ -25,22 +25,20 @@ class Member:
     requests: int
 
 
+FOLLOWS_S: Final = 5.0  # by which a change counts as older at a proxy that follows another one
+
+
 class Order(NamedTuple):
     """One node's role, at one proxy."""
 
     proxy: str
     url: str
     role: Role
+    ago_s: float = 0.0  # when another proxy was given it
 
 
 def members_of(states: Mapping[str, AdminState]) -> list[Member]:
-    """Return the nodes that all proxies, by URL, take for ready, with the load of all.
-
-    Raises:
-        SilentError: a worker has not answered, so that some load is not known.
-    """
-    if any(worker.pid is None for state in states.values() for worker in state.workers):
-        raise SilentError("a worker of a proxy does not answer")
+    """Return the nodes that all proxies, by URL, take for ready, with the load of all."""
     views = [{node.url: node for node in state.nodes} for state in states.values()]
     found = []
     for url in views[0]:
@@ -62,16 +60,26 @@ def members_of(states: Mapping[str, AdminState]) -> list[Member]:
     return found
 
 
+def check_whole(states: Mapping[str, AdminState]) -> None:
+    """Check that all workers have answered and agree. Raises `SilentError`: some load or role is not known."""
+    for state in states.values():
+        if any(worker.pid is None for worker in state.workers):
+            raise SilentError("a worker of a proxy does not answer")
+        if len({node.url for node in state.nodes}) < len(state.nodes):
+            raise SilentError("a node has both roles at a proxy, or its workers differ")
+
+
 def unchanged_s(states: Mapping[str, AdminState]) -> float:
     """Return how long ago a role was changed, at any proxy."""
     return min(map(_unchanged_s, states.values()))
 
 
 def differences(states: Mapping[str, AdminState]) -> list[Order]:
-    """Return what makes all proxies have the roles of the one that had the last change."""
-    wanted = {node.url: node.role for node in min(states.values(), key=_unchanged_s).nodes}
+    """Return what makes all proxies have the roles of the one that had the last change: it has that also once others have followed in part."""
+    last = min(states.values(), key=_unchanged_s)
+    wanted, ago_s = {node.url: node.role for node in last.nodes}, (last.roles_unchanged_s or 0.0) + FOLLOWS_S
     return [
-        Order(proxy, node.url, wanted[node.url])
+        Order(proxy, node.url, wanted[node.url], ago_s)
         for proxy, state in states.items()
         for node in state.nodes
         if wanted.get(node.url, node.role) != node.role

@@ -56,8 +56,9 @@ class _Ahead:
             elif message["type"] == "http.response.start":
                 self._head = message
             else:
-                line, self._head = _line(self._head), None
-                await self._send({**message, "body": self._log.take() + line + message.get("body", b"")})
+                ahead = b"" if self._head is None else self._log.take() + _line(self._head)
+                self._head = None
+                await self._send({**message, "body": ahead + message.get("body", b"")})
 
     async def _begin(self) -> None:
         if not self._has_begun:
@@ -66,8 +67,6 @@ class _Ahead:
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-def _line(head: Message | None) -> bytes:
-    if head is None:
-        return b""
+def _line(head: Message) -> bytes:
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in head.get("headers", ())]
     return ANSWER_COMMENT + json.dumps({"status": head["status"], "headers": headers}).encode() + b"\n"

@@ -172,7 +172,7 @@ def _change_role(members: NodeRegistry, request: RoleRequest) -> NodeList:
             )
         if len(members.of(node.role)) == 1:
             raise HTTPException(HTTPStatus.CONFLICT, f"{node.url} is the only {node.role} node")
-        members.change_role(node, request.role)
+        members.change_role(node, request.role, ago_s=request.ago_s)
     return NodeList(nodes=list(map(view, members.find(request.url.rstrip("/")))))
 
 

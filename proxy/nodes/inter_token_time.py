@@ -57,6 +57,10 @@ class InterTokenTime:
             self._begun = self._begun * _KEPT + load.answers - answers
         return mean_s
 
+    def begin_again(self) -> None:
+        """Count from the next report on: what the node made before it was for others."""
+        self._count = self._answers = None
+
     @property
     def per_answer(self) -> float:
         """How many tokens an answer has behind the first one, on average."""
@@ -79,7 +83,11 @@ class InterTokenTime:
         if alone_s is None:
             return None
         more_s = self._line.slope_s()
-        if not more_s:  # no stream has made others slower so far
+        if (
+            more_s is None and self._rate.at(now_s) >= 1.0
+        ):  # it always has as many streams: how many it could have is not known
+            return alone_s / given_target_s if given_target_s else None
+        if not more_s:  # it is idle, or no stream has made others slower
             return 0.0
         streams = max(1.0, 1 + (target_s - alone_s) / more_s)
         return self._rate.at(now_s) * max(target_s, alone_s) / streams

@@ -187,6 +187,7 @@ class Node:
     def recall(self, former: "Node") -> None:
         """Take over what was learned when it was a member in this role before; if its process is another one, the first probe ends that."""
         self.info, self.prefill_time, self.inter_token = former.info, former.prefill_time, former.inter_token
+        self.inter_token.begin_again()
 
     def lose(self, state: State, reason: str) -> None:
         """Take it out of use, or with SILENT out of first choice, until a probe succeeds."""

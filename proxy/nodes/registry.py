@@ -197,13 +197,16 @@ class NodeRegistry:
         self._evacuated = {**kept, node.url: now}
         logger.info("node is evacuated", extra={"url": node.url})
 
-    def change_role(self, node: Node, role: Role) -> None:
-        """Have a node that sends and receives serve in the other role. Its streams go on elsewhere, what else it carries to its end."""
+    def change_role(self, node: Node, role: Role, *, ago_s: float = 0.0) -> None:
+        """Have a node that sends and receives serve in the other role. Its streams go on elsewhere, what else it carries to its end.
+
+        `ago_s`: when another proxy was given the order that this one repeats.
+        """
         if node.role == "decode":
             self.evacuate(node)
         self.remove(node)
         self.add(role, node.url)
-        self._roles_changed_at = time.time()
+        self._roles_changed_at = max(self._roles_changed_at, time.time() - ago_s)
         logger.info("node changes its role", extra={"url": node.url, "role": role})
 
     @property

@@ -19,8 +19,10 @@ def decode_load(node: Node) -> float | None:
     """Return the tokens, or the KV of running streams where that is more, of all proxies; None while too little was seen."""
     used = node.inter_token.utilisation(node.target_inter_token_s, node.clock())
     load = node.info.load if node.info else None
-    if used is None or load is None:
+    if load is None:
         return None
     sequences = (load.running or 0) + (load.waiting or 0)  # those that wait have reserved room for their prompts
     cached = (load.kv_usage or 0.0) * (load.running or 0) / sequences if sequences else 0.0
+    if used is None:
+        return cached / _FULL if cached >= _FULL else None
     return max(used, cached / _FULL)

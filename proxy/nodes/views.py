@@ -36,6 +36,7 @@ class RoleRequest(BaseModel):
     unchanged_for_s: float = Field(
         0.0, ge=0.0, description="refuse the order (409) if any role was changed in that time"
     )
+    ago_s: float = Field(0.0, ge=0.0, description="when another proxy was given the order that this one repeats")
 
 
 class NodeView(BaseModel):

@@ -40,7 +40,8 @@ def engine(
     role: str | None = None,
     caches: bool = True,
     device: str = "cuda",
-    step_tokens: int = 2048,
+    step_tokens: int | None = None,
+    long_prefill: int = 0,
     **parallel: Any,
 ) -> Any:
     """A supported engine's configuration, with changes."""
@@ -57,7 +58,13 @@ def engine(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
-        scheduler_config=SimpleNamespace(scheduler_cls=scheduler, max_num_seqs=256, max_num_batched_tokens=step_tokens),
+        scheduler_config=SimpleNamespace(
+            scheduler_cls=scheduler,
+            max_num_seqs=256,
+            max_num_batched_tokens=2048,
+            max_num_scheduled_tokens=step_tokens,
+            long_prefill_token_threshold=long_prefill,
+        ),
         device_config=SimpleNamespace(device_type=device),
         kv_transfer_config=SimpleNamespace(
             is_kv_producer=is_producer, kv_connector_extra_config={"role": role} if role else {}
@@ -217,6 +224,16 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
             engine(speculative=drafts("ngram", 8)),
             groups(FULL, STATE),
             "room for all streams in each step, .* set --max-num-batched-tokens to 2304 at least",
+        ),
+        (
+            engine(speculative=drafts("ngram"), step_tokens=767),
+            groups(FULL, STATE),
+            "room for all streams in each step, .* set --max-num-batched-tokens to 768 at least",
+        ),
+        (
+            engine(speculative=drafts("ngram"), long_prefill=100),
+            groups(FULL, STATE),
+            "leave out --long-prefill-token-threshold",
         ),
         (
             engine(speculative=drafts("ngram")),

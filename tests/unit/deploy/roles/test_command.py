@@ -12,6 +12,7 @@ from baton.contracts.http import error_body
 from baton.deploy.roles import command
 from baton.deploy.roles.command import Controller, addresses
 from baton.deploy.roles.errors import SilentError, TokenError
+from baton.deploy.roles.fleet import FOLLOWS_S
 from tests.unit.deploy.roles.test_fleet import seen, state
 
 RULES = RolesConfig(looks=1, cooldown_s=30.0)
@@ -48,8 +49,8 @@ class Proxies:
         return httpx.Response(200, json=found.model_dump() if hasattr(found, "model_dump") else found)
 
 
-def order(url: str, role: str, unchanged_for_s: float = 30.0) -> dict[str, Any]:
-    return {"url": url, "role": role, "unchanged_for_s": unchanged_for_s}
+def order(url: str, role: str, unchanged_for_s: float = 30.0, ago_s: float = 0.0) -> dict[str, Any]:
+    return {"url": url, "role": role, "unchanged_for_s": unchanged_for_s, "ago_s": ago_s}
 
 
 def test_all_proxies_are_told_of_a_change(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +98,19 @@ def test_a_proxy_that_differs_is_told_before_anything_else() -> None:
     proxies = Proxies(a=begun, b=changed)
     proxies.controller(A, B).look()
 
-    assert proxies.orders == [("a", order("http://d1", "prefill", 0.0))]
+    assert proxies.orders == [("a", order("http://d1", "prefill", 0.0, 99.0 + FOLLOWS_S))]
+
+
+def test_a_proxy_that_refuses_one_order_is_told_the_others() -> None:
+    """A role's only node cannot leave it before another one has come."""
+    begun = state(BUSY[0], *BUSY[1:])
+    others = [node.model_copy(update={"role": "prefill"}) for node in BUSY[1:]]
+    changed = state(BUSY[0].model_copy(update={"role": "decode"}), *others, unchanged_s=99.0)
+    proxies = Proxies(a=begun, b=changed)
+    proxies.refusals["a"] = 409
+    proxies.controller(A, B).look()
+
+    assert [body["url"] for _, body in proxies.orders] == [node.url for node in BUSY]
 
 
 @pytest.mark.parametrize("status", [401, 403])

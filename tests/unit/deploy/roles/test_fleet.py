@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from baton.deploy.roles.errors import SilentError
-from baton.deploy.roles.fleet import Order, differences, members_of, unchanged_s
+from baton.deploy.roles.fleet import FOLLOWS_S, Order, check_whole, differences, members_of, unchanged_s
 from baton.proxy.admin.node_views import view
 from baton.proxy.nodes.node import Role
 from baton.proxy.nodes.views import AdminState, NodeView, WorkerView
@@ -58,7 +58,13 @@ def test_only_nodes_that_are_ready_for_all_proxies_count() -> None:
 
 def test_a_worker_that_does_not_answer_leaves_the_load_unknown() -> None:
     with pytest.raises(SilentError):
-        members_of({"a": state(), "b": state(pid=None)})
+        check_whole({"a": state(), "b": state(pid=None)})
+
+
+def test_workers_that_differ_are_waited_for() -> None:
+    """One has carried out an order, another one not yet: which role was ordered is not known."""
+    with pytest.raises(SilentError):
+        check_whole({"a": state(seen("prefill", "http://n"), seen("decode", "http://n"))})
 
 
 def test_proxies_follow_the_one_with_the_last_change() -> None:
@@ -68,6 +74,7 @@ def test_proxies_follow_the_one_with_the_last_change() -> None:
     older = state(seen("decode", "http://n"), seen("decode", "http://d"), unchanged_s=99.0)
     states = {"begun": begun, "one": one, "older": older}
 
-    assert differences(states) == [Order("begun", "http://n", "prefill"), Order("older", "http://n", "prefill")]
+    ago_s = 9.0 + FOLLOWS_S
+    assert differences(states) == [Order(each, "http://n", "prefill", ago_s) for each in ("begun", "older")]
     assert unchanged_s(states) == 9.0
     assert differences({"one": one}) == []

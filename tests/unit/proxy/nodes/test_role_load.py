@@ -98,10 +98,45 @@ def test_tokens_of_long_ago_are_no_load() -> None:
     assert decode_load(busy.node) == pytest.approx(before * exp(-1))
 
 
+def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:
+    """How much longer tokens would take with more is not known: only a target that is set says how much is too much."""
+    busy = DecodeNode(kv_usage=0.1)
+    busy.run(5)
+
+    assert decode_load(busy.node) is None
+    busy.node.target_inter_token_s = 0.03
+    assert decode_load(busy.node) == pytest.approx((FIRST_S + 4 * MORE_S) / 0.03)
+    busy.clock.now_s += 10 * WINDOW_S
+    assert decode_load(busy.node) == pytest.approx(0.1 / 0.9)
+
+
+def test_a_full_cache_is_enough() -> None:
+    busy = DecodeNode(kv_usage=0.95)
+    busy.run(5)
+
+    assert decode_load(busy.node) == pytest.approx(0.95 / 0.9)
+
+
+def test_tokens_that_a_node_made_in_another_role_are_no_load() -> None:
+    busy = DecodeNode()
+    for streams in (1, 5, 1, 5):
+        busy.run(streams)
+    before = decode_load(busy.node)
+    again = DecodeNode()
+    again.node.recall(busy.node)
+    again.clock.now_s, again.sum_s, again.tokens = busy.clock.now_s, busy.sum_s + 1000.0, busy.tokens + 20_000
+    again.run(1, seconds=1)
+
+    assert before is not None
+    assert decode_load(again.node) == pytest.approx(before * exp(-1 / WINDOW_S))
+
+
 @pytest.mark.parametrize(("waiting", "load"), [(0, 1.0), (4, 0.5)])
 def test_a_full_cache_is_a_decode_nodes_load(waiting: int, load: float) -> None:
     """Of requests that wait for their KV the room is only reserved: that is the prefill nodes' load."""
     busy = DecodeNode(kv_usage=0.9, waiting=waiting)
-    busy.run(4)
+    for streams in (1, 4, 1, 4):
+        busy.run(streams)
+    busy.clock.now_s += 10 * WINDOW_S  # its tokens fade
 
     assert decode_load(busy.node) == pytest.approx(load)
