@@ -50,7 +50,8 @@ from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.request.caller import caller_of
 from baton.proxy.request.endpoints import DATA_ROUTES, RESPONSES
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
-from baton.proxy.routing.policies import POLICIES
+from baton.proxy.routing.policies import policy_of
+from baton.proxy.routing.prefix_index import PrefixIndex
 from baton.proxy.routing.router import Router
 from baton.proxy.telemetry import metrics
 from baton.proxy.telemetry.node_series import NodeSeries
@@ -138,8 +139,7 @@ def create_app(
     planner = Planner(
         members.prefill,
         members.decode,
-        prefill_router=_router(config.proxy.prefill_policy, members),
-        decode_router=_router(config.proxy.decode_policy, members),
+        **_routers(config.proxy, members),
         local_policy=_local_policy(config.proxy, members),
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
@@ -206,10 +206,14 @@ def _move_kv(
     return AnswerReturns(planner, attempts, counted, mode=mode, timeout_s=timeout_s, workers=workers)
 
 
-def _router(policy: str, members: NodeRegistry) -> Router:
-    router = Router(POLICIES[policy]())
-    members.listen(router)
-    return router
+def _routers(config: ProxyConfig, members: NodeRegistry) -> dict[str, Router]:
+    """Return those of prefill and of decode nodes, which share a memory of prompts; by their names for the planner."""
+    seen, by_cost = PrefixIndex(), config.placement == "by_cost"
+    prefill = Router(policy_of(config.prefill_policy, seen))
+    decode = Router(policy_of(config.decode_policy, seen, remembers=by_cost))
+    for router in (prefill, decode):
+        members.listen(router)
+    return {"prefill_router": prefill, "decode_router": decode}
 
 
 def _targets(config: ProxyConfig) -> Targets | None:

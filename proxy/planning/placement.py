@@ -22,7 +22,7 @@ _PER_TARGET: Final = 0.1  # counted for each further target beyond that: of two 
 _BETTER: Final = 0.1  # by which another way must be better, or requests would swing to and fro between the ways
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
-_MOST_TO_COME: Final = 0.75  # of a node's time, that prompts to come are expected to take
+_MOST_TO_COME: Final = 0.95  # of a node's time, that prompts to come are expected to take
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
@@ -84,7 +84,8 @@ def choose_placement(
         return Placement.PAIR
     first_target_s = targets.first_token_s or _IDLE_FIRST_TOKENS * whole_s
     late_there = _late(prefill, there_s, first_target_s, alone_s, now_s)
-    expected = {Placement.PAIR: max(late_there, _missed(_slowness(decode, decode, targets, now_s)))}
+    slow_there = _slowness(decode, decode, targets, now_s) + _stall(decode, there_s, targets, now_s)
+    expected = {Placement.PAIR: max(late_there, _missed(slow_there))}
     if expected[Placement.PAIR] == 0.0:
         return Placement.PAIR
     if decode_may_compute:
@@ -122,6 +123,15 @@ def _late(node: Node, first_token_s: float, target_s: float, prompt_s: float, no
         return 0.0
     share = min(_MOST_TO_COME, node.prompt_share.at(now_s, more=prompt_s))
     return _missed(first_token_s / target_s) / (1 - share)
+
+
+def _stall(decode: Node, begins_s: float, targets: Targets, now_s: float) -> float:
+    """Return how much a stream that begins then waits for prompts that the decode node computes itself, by token ÷ the target."""
+    target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
+    busy_s = decode.prefill_time.predict_s(decode.own_prompt_bytes, now_s) if decode.own_prompt_bytes else None
+    if busy_s is None or not target_s:
+        return 0.0
+    return max(0.0, busy_s - begins_s) / decode.inter_token.per_answer / target_s
 
 
 def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targets, now_s: float) -> float:

@@ -141,8 +141,8 @@ class PrefixAffinity:
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
     _WINDOW: Final = 16  # further nodes looked at, others each time
 
-    def __init__(self) -> None:
-        self._index = PrefixIndex()
+    def __init__(self, index: PrefixIndex | None = None) -> None:
+        self._index = PrefixIndex() if index is None else index
         self._shares = FairShare()
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
@@ -162,9 +162,7 @@ class PrefixAffinity:
 
     def seen_bytes(self, work: Work, node: Node) -> int:
         """Whole chunks that it was given before."""
-        if not work.prefixes:
-            return 0
-        return CHUNK_BYTES * depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
+        return _seen_bytes(self._index, work, node)
 
     def given(self, work: Work, node: Node) -> None:
         self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
@@ -184,13 +182,51 @@ class PrefixAffinity:
         return seen
 
 
-POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
+class Remembering:
+    """Another policy's choice. What its nodes were given is remembered, so that it is known how much of a prompt is new to them."""
+
+    reads_prompts = True
+
+    def __init__(self, policy: Policy, index: PrefixIndex) -> None:
+        self._index = index
+        self.choose = policy.choose
+
+    def seen_bytes(self, work: Work, node: Node) -> int:
+        """Whole chunks that it was given before."""
+        return _seen_bytes(self._index, work, node)
+
+    def given(self, work: Work, node: Node) -> None:
+        self._index.add(work.prefixes, node.slot)
+
+    def forget(self, slot: int) -> None:
+        self._index.forget(slot)
+
+
+_FORGETFUL: Final[Mapping[str, Callable[[], Policy]]] = {
     "least_load": LeastLoad,
     "power_of_two": PowerOfTwo,
     "round_robin": RoundRobin,
     "consistent_hash": ConsistentHash,
-    "prefix_affinity": PrefixAffinity,
 }
+
+
+def policy_of(name: str, index: PrefixIndex, *, remembers: bool = False) -> Policy:
+    """Make the policy that a setting names.
+
+    Args:
+        name: of the setting.
+        index: what nodes have been given, of all roles: their slots differ.
+        remembers: whether what is new to a node is to be known with any policy.
+    """
+    if (make := _FORGETFUL.get(name)) is None:
+        return PrefixAffinity(index)
+    return Remembering(make(), index) if remembers else make()
+
+
+def _seen_bytes(index: PrefixIndex, work: Work, node: Node) -> int:
+    if not work.prefixes:
+        return 0
+    return CHUNK_BYTES * depth_of(index.matches(work.prefixes, 1 << node.slot), node.slot)
 
 
 def _point(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Which nodes have seen which prefixes: what `PrefixAffinity` asks. Pure.
+"""Which nodes, of both roles, have seen which prefixes. Pure.
 
     prefix number ──► bit set of slots         a slot is a node's place in the bit sets
 

@@ -232,6 +232,8 @@ MUTATIONS: Final = [
         ("node.streams + 1", "node.streams"),
         (" / (1 - share)\n", "\n"),
         ("own = max(_late(", "own = max(0 * _late("),
+        ("max(0.0, busy_s - begins_s)", "busy_s"),
+        (" + _stall(decode, there_s, targets, now_s)", ""),
         (" / (1 - min(_MOST_SHARE, node.prompt_share.at(now_s, more=prompt_s)))", ""),
     ),
     *_of(

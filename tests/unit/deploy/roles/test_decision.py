@@ -63,7 +63,7 @@ def test_a_change_says_why() -> None:
     "members",
     [
         pytest.param(CALM, id="calm"),
-        pytest.param(fleet([0.45, 0.0], [0.05]), id="less than least_load"),
+        pytest.param(fleet([0.45], [0.02, 0.02]), id="less than least_load"),
         pytest.param(fleet([1.0], [0.42, 0.42]), id="the other role would be as busy"),
         pytest.param(fleet([1.4], [0.5]), id="the only node of the role that has time"),
         pytest.param(fleet([], [0.9, 0.9]), id="no prefill node is ready"),
@@ -92,6 +92,13 @@ def test_a_load_that_swings_slowly_changes_a_role_once_in_a_cool_down() -> None:
 
     assert len(ordered) > 5
     assert all(later - one >= RULES.cooldown_s for one, later in pairwise(ordered))
+
+
+def test_after_a_change_a_new_look_must_show_that_another_one_helps() -> None:
+    decider = Decider(RolesConfig(looks=3, cooldown_s=0.0))
+    found = [decider.look(number * LOOK_S, PROMPTS) for number in range(7)]
+
+    assert [number for number, change in enumerate(found) if change] == [2, 5]
 
 
 def test_a_change_by_others_begins_a_cool_down() -> None:

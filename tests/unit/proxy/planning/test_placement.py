@@ -103,6 +103,15 @@ def test_a_queue_that_is_late_makes_those_to_come_late() -> None:
     assert place(busy, decode, targets=Targets(inter_token_s=0.05)) is ON_DECODE
 
 
+def test_a_stream_that_would_wait_for_prompts_of_its_decode_node_stays_where_its_prompt_is() -> None:
+    """Unless those are computed by the time that it begins."""
+    decode = measured("decode", per_answer=2)
+    with decode.computing(20 * NEW_BYTES):
+        assert place(measured("prefill"), decode, decode_may_compute=False) is ON_PREFILL
+        late = measured("prefill", queue_bytes=20 * NEW_BYTES)
+        assert place(late, decode, targets=Targets(first_token_s=10.0), decode_may_compute=False) is PAIR
+
+
 def test_a_decode_node_that_is_hardly_sooner_does_not_take_it() -> None:
     assert place(measured("prefill", queue_bytes=4 * NEW_BYTES), measured("decode", per_byte_s=4.9e-5)) is PAIR
 

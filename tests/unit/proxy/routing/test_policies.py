@@ -2,19 +2,23 @@
 
 import random
 from collections import Counter
+from typing import get_args
 
 import pytest
 
+from baton.contracts.configuration.schema import RoutingPolicy
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import (
-    POLICIES,
     ConsistentHash,
     LeastLoad,
     PowerOfTwo,
     PrefixAffinity,
+    Remembering,
     RoundRobin,
     Work,
+    policy_of,
 )
+from baton.proxy.routing.prefix_index import PrefixIndex
 from baton.proxy.routing.prefixes import CHUNK_BYTES
 from tests.unit.proxy.routing.fleet import fleet, idle
 
@@ -34,11 +38,12 @@ def works(rng: random.Random, count: int) -> list[Work]:
     ]
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str) -> None:
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("name", get_args(RoutingPolicy))
+def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str, *, remembers: bool) -> None:
     """For any fleet and request: one of the nodes, and the same one if asked again."""
     rng = random.Random(name)
-    policy = POLICIES[name]()
+    policy = policy_of(name, PrefixIndex(), remembers=remembers)
     nodes = [idle(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
     for work in works(rng, 300):
         candidates = Candidates(rng.sample(nodes, rng.randrange(1, 41)))
@@ -50,6 +55,21 @@ def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str) -> Non
         policy.given(work, chosen)
         if rng.random() < 0.05:
             policy.forget(chosen.slot)
+
+
+def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None:
+    """And the memory is that of both roles, each node with a slot of its own."""
+    index, work = PrefixIndex(), Work(4 * CHUNK_BYTES, 0, (1, 2, 3))
+    first, second = idle(0), idle(1)
+    affinity, policy = PrefixAffinity(index), Remembering(LeastLoad(), index)
+    policy.given(work._replace(prefixes=(1, 2)), first)
+    affinity.given(work, second)
+
+    assert [policy.seen_bytes(work, each) for each in (first, second)] == [2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
+    assert affinity.seen_bytes(work, first) == 2 * CHUNK_BYTES
+    policy.forget(0)
+    assert policy.seen_bytes(work, first) == 0
+    assert LeastLoad().seen_bytes(work, second) == 0
 
 
 def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
