@@ -113,7 +113,8 @@ class Tab:
         self._session: dict[str, str] = {}
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._loaded = asyncio.Event()
+        self._loaded: set[str] = set()  # documents that are complete
+        self._has_loaded = asyncio.Event()
 
     async def attach(self, target: str) -> None:
         """Speak to a target from now on, and hear what happens in it."""
@@ -121,6 +122,7 @@ class Tab:
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     async def open(self, page: Path | str, *, width: int, scheme: Scheme, height: int = 900) -> None:
         """Show a file or an address, and wait until it is complete."""
@@ -128,9 +130,11 @@ class Tab:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._loaded.clear()
-        await self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
-        await asyncio.wait_for(self._loaded.wait(), ANSWER_TIMEOUT_S)
+        navigated = await self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while navigated["loaderId"] not in self._loaded:  # the event of the document before may come late
+                self._has_loaded.clear()
+                await self._has_loaded.wait()
 
     async def evaluate(self, script: str) -> Any:
         """Return what an expression gives, as JSON has it. Raises `RuntimeError`: it threw."""
@@ -165,8 +169,9 @@ class Tab:
                 waiting.set_result(event)
 
     def _take(self, name: str, event: dict[str, Any]) -> None:
-        if name == "Page.loadEventFired":
-            self._loaded.set()
+        if name == "Page.lifecycleEvent" and event["name"] == "load":
+            self._loaded.add(event["loaderId"])
+            self._has_loaded.set()
         elif name == "Runtime.consoleAPICalled":
             self.said.append(" ".join(str(part.get("value", part)) for part in event["args"]))
         elif name == "Log.entryAdded":
