@@ -35,7 +35,7 @@ _UNAUTHORISED: Final = (401, 403)
 
 
 class Controller:
-    """Carries out what is decided; `look` is one round."""
+    """Carries out what is decided; `check_load` is one round."""
 
     def __init__(self, client: httpx.Client, proxies: Sequence[str], rules: RolesConfig) -> None:
         self._client = client
@@ -44,34 +44,34 @@ class Controller:
         self._decider = Decider(rules)
         self._problem = ""
 
-    def look(self) -> None:
+    def check_load(self) -> None:
         """Order what is to be ordered now; a look that fails orders nothing.
 
         Raises:
             TokenError: no look can succeed.
         """
         try:
-            self._look()
+            self._check_load()
             problem = ""
         except TokenError:
             raise
         except RolesError as exc:
-            self._decider.look(time.monotonic(), ())
+            self._decider.choose_change(time.monotonic(), ())
             problem = str(exc)
         if problem and problem != self._problem:
             logger.warning("nothing is ordered", extra={"reason": problem})
         self._problem = problem
 
-    def _look(self) -> None:
+    def _check_load(self) -> None:
         states = {proxy: self._state(proxy) for proxy in sorted(set(addresses(self._proxies)))}
         check_whole(states)
         if orders := differences(states):
-            self._decider.look(time.monotonic(), ())
+            self._decider.choose_change(time.monotonic(), ())
             self._follow(orders)
             return
         members = members_of(states)
         logger.debug("looked", extra={"members": [(m.url, m.role, m.prefill_load, m.decode_load) for m in members]})
-        change = self._decider.look(time.monotonic(), members, unchanged_s(states))
+        change = self._decider.choose_change(time.monotonic(), members, unchanged_s(states))
         if change is None:
             return
         logger.info("a node changes its role", extra=_reasons(change))
@@ -151,7 +151,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
         controller = Controller(client, config.roles.proxies or (own,), config.roles)
         try:
             while True:
-                controller.look()
+                controller.check_load()
                 time.sleep(config.roles.interval_s)
         except TokenError as exc:
             print(f"baton roles: {exc}", file=sys.stderr)

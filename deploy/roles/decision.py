@@ -55,7 +55,7 @@ class Decider:
         self._streaks: dict[tuple[str, Role], int] = {}  # looks in a row at which a model wanted another node of a role
         self._changed_s: deque[float] = deque()
 
-    def look(self, now_s: float, members: Sequence[Member], unchanged_s: float = inf) -> Change | None:
+    def choose_change(self, now_s: float, members: Sequence[Member], unchanged_s: float = inf) -> Change | None:
         """Return the change to be ordered now, which counts as made.
 
         Args:

@@ -20,6 +20,7 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
+BUSY_EVERY_S: Final = 1.0  # how often a probe that is to be stopped looks whether its node carries requests
 # So many in a row make a node that was ready count as silent; one that refuses or hangs up is down at once.
 LATE_PROBES: Final = 2
 STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about now
@@ -63,9 +64,6 @@ class Prober:
     async def _get(self, node: Node, path: str, headers: bytes = b"") -> tuple[int, bytes]:
         async with self._upstream.get(node.url, path, headers, timeout_s=self._timeout_s) as answer:
             return answer.status, await answer.read_all()
-
-
-BUSY_EVERY_S: Final = 1.0  # how often one that is to be stopped looks whether its node carries requests
 
 
 class HealthProbe:

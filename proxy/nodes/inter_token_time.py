@@ -83,9 +83,8 @@ class InterTokenTime:
         if alone_s is None:
             return None
         more_s = self._line.slope_s()
-        if (
-            more_s is None and self._rate.at(now_s) >= 1.0
-        ):  # it always has as many streams: how many it could have is not known
+        if more_s is None and self._rate.at(now_s) >= 1.0:
+            # It always has as many streams: how many it could have is not known.
             return alone_s / given_target_s if given_target_s else None
         if not more_s:  # it is idle, or no stream has made others slower
             return 0.0

@@ -63,7 +63,7 @@ def test_roles_follow_the_load(stack: Stack, nodes: list[Server], tmp_path: Path
     def until(prefill: int) -> float:
         began_s = time.monotonic()
         while time.monotonic() < began_s + SHIFT_S:
-            controller.look()
+            controller.check_load()
             seen = [node["role"] for node in admin(proxy, "GET", "/admin/nodes")["nodes"] if node["state"] == "ready"]
             if (len(seen), seen.count("prefill")) == (3, prefill):
                 return time.monotonic() - began_s

@@ -33,7 +33,7 @@ def reports_of(tokens: int) -> Callable[[], dict[str, Any]]:
 
 
 async def looked(controller: Controller, running: Cluster, prefill: int) -> bool:
-    await asyncio.to_thread(controller.look)
+    await asyncio.to_thread(controller.check_load)
     return await has(running, prefill)
 
 
@@ -62,7 +62,7 @@ async def test_a_shift_of_load_changes_roles_at_all_proxies() -> None:
             headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
             with httpx.Client(headers=headers) as client:
                 controller = Controller(client, (first.url, second.url), rules)
-                await asyncio.to_thread(controller.look)
+                await asyncio.to_thread(controller.check_load)
                 calm = await roles(first)
                 first.prefill[0].first_token_delay_s = PROMPT_S
                 changed = asyncio.Event()

@@ -57,7 +57,7 @@ def test_all_proxies_are_told_of_a_change(caplog: pytest.LogCaptureFixture) -> N
     """With the cool-down, in which a proxy that knows of another change refuses; and the log says why."""
     proxies = Proxies(a=state(*BUSY), b=state(*BUSY))
     with caplog.at_level(logging.INFO):
-        proxies.controller(B, A).look()
+        proxies.controller(B, A).check_load()
 
     assert proxies.orders == [("a", order("http://d1", "prefill")), ("b", order("http://d1", "prefill"))]
     (said,) = (record for record in caplog.records if "changes its role" in record.message)
@@ -71,7 +71,7 @@ def test_a_refused_order_goes_no_further() -> None:
     proxies.refusals["a"] = 409
     controller = proxies.controller(A, B)
     for _ in range(3):
-        controller.look()
+        controller.check_load()
 
     assert [host for host, _ in proxies.orders] == ["a"]
 
@@ -86,7 +86,7 @@ def test_a_proxy_that_does_not_answer_stops_all_orders(answer: Any, caplog: pyte
     proxies = Proxies(a=state(*BUSY), b=answer)
     controller = proxies.controller(A, B)
     for _ in range(3):
-        controller.look()
+        controller.check_load()
 
     assert proxies.orders == []
     assert [record.message for record in caplog.records if record.name != "httpx"] == ["nothing is ordered"]
@@ -96,7 +96,7 @@ def test_a_proxy_that_differs_is_told_before_anything_else() -> None:
     begun = state(*BUSY)
     changed = state(BUSY[0], BUSY[1].model_copy(update={"role": "prefill"}), BUSY[2], unchanged_s=99.0)
     proxies = Proxies(a=begun, b=changed)
-    proxies.controller(A, B).look()
+    proxies.controller(A, B).check_load()
 
     assert proxies.orders == [("a", order("http://d1", "prefill", 0.0, 99.0 + FOLLOWS_S))]
 
@@ -108,7 +108,7 @@ def test_a_proxy_that_refuses_one_order_is_told_the_others() -> None:
     changed = state(BUSY[0].model_copy(update={"role": "decode"}), *others, unchanged_s=99.0)
     proxies = Proxies(a=begun, b=changed)
     proxies.refusals["a"] = 409
-    proxies.controller(A, B).look()
+    proxies.controller(A, B).check_load()
 
     assert [body["url"] for _, body in proxies.orders] == [node.url for node in BUSY]
 
@@ -116,7 +116,7 @@ def test_a_proxy_that_refuses_one_order_is_told_the_others() -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_without_the_token_no_look_can_succeed(status: int) -> None:
     with pytest.raises(TokenError):
-        Proxies(a=status).controller(A).look()
+        Proxies(a=status).controller(A).check_load()
 
 
 def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

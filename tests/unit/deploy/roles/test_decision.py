@@ -37,7 +37,7 @@ def fleet(prefill: Sequence[float | None], decode: Sequence[float | None]) -> li
 
 def run(decider: Decider, looks: Sequence[Sequence[Member]], begin_s: float = 0.0) -> list[tuple[int, Role]]:
     """Return which looks ordered what."""
-    found = [decider.look(begin_s + number * LOOK_S, members) for number, members in enumerate(looks)]
+    found = [decider.choose_change(begin_s + number * LOOK_S, members) for number, members in enumerate(looks)]
     return [(number, change.role) for number, change in enumerate(found) if change is not None]
 
 
@@ -53,7 +53,7 @@ def test_a_load_that_lasts_brings_a_node_to_the_role_that_lacks_it(members: list
 
 def test_a_change_says_why() -> None:
     decider = Decider(RULES)
-    changes = [decider.look(number * LOOK_S, PROMPTS) for number in range(3)]
+    changes = [decider.choose_change(number * LOOK_S, PROMPTS) for number in range(3)]
 
     assert isinstance(changes[-1], Change)
     assert [changes[-1].now.worst, changes[-1].then.worst] == pytest.approx([1.4, 0.7])
@@ -86,7 +86,7 @@ def test_a_load_that_swings_slowly_changes_a_role_once_in_a_cool_down() -> None:
     """As it would in the worst case: the load shifts back as soon as the order has been carried out."""
     decider, ordered, members = Decider(RULES), [], PROMPTS
     for number in range(150):
-        if change := decider.look(number * LOOK_S, members):
+        if change := decider.choose_change(number * LOOK_S, members):
             ordered.append(number * LOOK_S)
             members = TOKENS if change.role == "prefill" else PROMPTS
 
@@ -96,14 +96,14 @@ def test_a_load_that_swings_slowly_changes_a_role_once_in_a_cool_down() -> None:
 
 def test_after_a_change_a_new_look_must_show_that_another_one_helps() -> None:
     decider = Decider(RolesConfig(looks=3, cooldown_s=0.0))
-    found = [decider.look(number * LOOK_S, PROMPTS) for number in range(7)]
+    found = [decider.choose_change(number * LOOK_S, PROMPTS) for number in range(7)]
 
     assert [number for number, change in enumerate(found) if change] == [2, 5]
 
 
 def test_a_change_by_others_begins_a_cool_down() -> None:
     decider = Decider(RULES)
-    found = [decider.look(number * LOOK_S, PROMPTS, unchanged_s=number * LOOK_S) for number in range(20)]
+    found = [decider.choose_change(number * LOOK_S, PROMPTS, unchanged_s=number * LOOK_S) for number in range(20)]
 
     assert [number for number, change in enumerate(found) if change] == [15]
 
@@ -154,7 +154,7 @@ def test_the_node_that_costs_least_is_changed() -> None:
 
     for decode, best in (([busy, calm], calm), ([busy, calm, own], own)):
         decider = Decider(RolesConfig(looks=1))
-        change = decider.look(0.0, [prefill, *decode])
+        change = decider.choose_change(0.0, [prefill, *decode])
         assert change is not None
         assert change.url == best.url
 
@@ -166,7 +166,7 @@ def test_models_have_nodes_of_their_own() -> None:
         for n, m in enumerate(fleet([1.9], [0.1, 0.1]))
     ]
     decider = Decider(RULES)
-    found = [decider.look(number * LOOK_S, [*PROMPTS, *other]) for number in range(20)]
+    found = [decider.choose_change(number * LOOK_S, [*PROMPTS, *other]) for number in range(20)]
 
     assert [change.model for change in found if change] == ["other", "other"]
     assert (
