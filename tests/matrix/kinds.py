@@ -66,7 +66,11 @@ class Pair:
         return str(ensure(self.kind.model, RECIPES[self.kind.model]))
 
     def run(self, cell: str) -> list[str]:
-        """Serve the prompts of a cell; returns what was wrong."""
+        """Serve the prompts of a cell; returns what was wrong.
+
+        Beside states and drafts a prompt of one token is asked for alone: where other streams run, vLLM 0.32 fills it up with placeholders, which become part
+        of its state, on a server without Baton too.
+        """
         model, recipe = self.model, RECIPES[self.kind.model]
         chosen = [i for i, prompt in enumerate(self.prompts) if (len(prompt) <= SHORT_TOKENS) == (cell == "short")]
         prompts = [self.prompts[i] for i in chosen]
@@ -78,7 +82,11 @@ class Pair:
             asyncio.run(leave_early(self.proxy, model, prompts[-1]))
             problems += leftovers(self.prefill, self.decode)
         before = self._endings()  # a client that leaves may have P give up first, which counts as failed
-        found = answers(self.proxy.url, model, prompts, AT_ONCE)
+        alone = sum(len(prompt) == 1 for prompt in prompts) if _is_patched(self.kind) else 0
+        found = [
+            *answers(self.proxy.url, model, prompts[:alone]),
+            *answers(self.proxy.url, model, prompts[alone:], AT_ONCE),
+        ]
         for i, got in zip(chosen, found, strict=True):
             why = difference(self.expected[i], got) if recipe.is_repeatable else ""
             if why := why or ("" if got.path == DISAGGREGATED else f"served as {got.path}: {got.reason}"):
