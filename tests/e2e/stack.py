@@ -25,6 +25,7 @@ from tests.support.ports import free_port
 START_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_S = 120.0
 NODES_WITHIN_S = 5.0  # of a proxy's start; when one is started again, nodes may be gone
+UNUSED_FOR = httpx.Limits(keepalive_expiry=1.0)  # nodes close a connection that was not used for 5 s
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
 PROXY = "baton.proxy.__main__:main"
@@ -46,7 +47,7 @@ class Server:
     netns: str = ""
     kwargs: dict[str, Any] = field(default_factory=dict)  # of the target, besides `argv`
     child: Child | None = None
-    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=5))
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=5, limits=UNUSED_FOR))
 
     def spawn(self) -> None:
         """Start the process, without waiting for it to serve."""
