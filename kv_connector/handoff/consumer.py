@@ -427,6 +427,11 @@ class Consumer:
             self.resolved.append(Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit))
 
     def _close(self, transfer: ConsumerTransfer) -> None:
+        """End a transfer whose blocks may go back to the pool.
+
+        They do by `closed`, `gather.py` (of all transfers of a request), `worker_side/decode.py` (`_deliver`, once the device has what
+        was acknowledged), `DecodeScheduler.update` and `ReservationLedger.release`.
+        """
         del self.transfers[transfer.transfer_id]
         self._ids.pop(transfer.request_id, None)
         if transfer.phase >= Phase.PREPARED:

@@ -1,12 +1,13 @@
 """Decides when a layer may be read (`layer_sync`).
 
-The model thread hands layers to the sender together with what the sender has to wait for. A policy is chosen once.
+The model thread hands layers to the sender together with what the device has to complete before they are read; the sender has the
+waiter (`waiter.py`) wait for that, and never waits itself. A policy is chosen once.
 All of them obey I1: ready is a point on the model stream that the device has passed, never a token counter.
 
            what is handed over        who waits for the device
-    event    each layer               the sender, for an event recorded behind the layer's KV
-    stream   each layer               the model thread, in the hook before the next layer's attention; the sender never
-    forward  all layers, after the    the sender, for an event recorded behind the pass
+    event    each layer               the waiter, for an event recorded behind the layer's KV
+    stream   each layer               the model thread, in the hook before the next layer's attention
+    forward  all layers, after the    the waiter, for an event recorded behind the pass
              forward pass
 
 Layers without hooks are handed over at the end of the step, and every layer once per step. Layers that are too small

@@ -31,7 +31,7 @@ class State(StrEnum):
     READY = "ready"
     SILENT = "silent"  # does not answer for the moment, or its engine does not; nothing says that its process is gone
     UNREADY = "unready"  # answers, but may not be used: starting, wrong role, no control address
-    DRAINING = "draining"  # ends what it has and takes no more: it is stopping, or an operator asked for it
+    DRAINING = "draining"  # takes no more: it is stopping, or an operator asked for it; its streams leave after `drain_handover_s`
     ISOLATED = "isolated"  # answers probes, but too many requests failed on it: see `circuit_breaker.py`
     DOWN = "down"  # its process is gone: it refuses connections, breaks them or says so itself; or silent for long
 

@@ -1,4 +1,11 @@
-"""The decode node's answer on its way to the client: its bytes, untouched, or through what remembers and joins them."""
+"""The decode node's answer on its way to the client: its bytes, untouched, or through what remembers and joins them.
+
+Connection.data_received         proxy/http/connection.py: parses the node's bytes
+UpstreamResponse.arrived         proxy/http/response.py: gives each chunk to what `pour` was given
+relay_chunk or record_chunk      here; a stream that can go on elsewhere is recorded by `Stream.take` (proxy/resume/stream.py)
+ClientResponse.write             proxy/response/client_response.py
+Writer.write                     proxy/http_server/client_protocol.py: to the client's socket; False while the client does not keep up
+"""
 
 from typing import Final
 
@@ -57,13 +64,13 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
 async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
     tail, broken, write = first, None, client.write
 
-    def take(chunk: bytes, is_last: bool) -> bool:
+    def relay_chunk(chunk: bytes, is_last: bool) -> bool:
         nonlocal tail
         tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
         return write(chunk, is_last and tail.rstrip().endswith(END_OF_STREAM))
 
     try:
-        await answer.pour(take, client.drained)
+        await answer.pour(relay_chunk, client.drained)
     except UpstreamError as exc:
         broken = exc
     if not tail.rstrip().endswith(END_OF_STREAM):
@@ -75,7 +82,7 @@ async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientRes
         raise stream.broken
     passed, broken, write = stream.take, None, client.write
 
-    def take(chunk: bytes, is_last: bool) -> bool:
+    def record_chunk(chunk: bytes, is_last: bool) -> bool:
         to_client = passed(chunk)
         may_go_on = write(to_client, is_last and stream.ended and stream.broken is None)
         if stream.broken is not None:
@@ -83,7 +90,7 @@ async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientRes
         return may_go_on
 
     try:
-        await answer.pour(take, client.drained)
+        await answer.pour(record_chunk, client.drained)
     except UpstreamError as exc:
         broken = exc
     if not stream.ended:
