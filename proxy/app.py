@@ -209,8 +209,8 @@ def _move_kv(
 def _routers(config: ProxyConfig, members: NodeRegistry) -> dict[str, Router]:
     """Return those of prefill and of decode nodes, which share a memory of prompts; by their names for the planner."""
     seen, by_cost = PrefixIndex(), config.placement == "by_cost"
-    prefill = Router(policy_of(config.prefill_policy, seen))
-    decode = Router(policy_of(config.decode_policy, seen, remembers=by_cost))
+    prefill = Router(policy_of(config.prefill_policy, seen), "prefill")
+    decode = Router(policy_of(config.decode_policy, seen, remembers=by_cost), "decode")
     for router in (prefill, decode):
         members.listen(router)
     return {"prefill_router": prefill, "decode_router": decode}

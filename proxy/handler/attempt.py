@@ -21,7 +21,7 @@ from baton.contracts.kv_transfer import TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
-from baton.proxy.handler.legs import LegRequest, first_to_count, open_decode, run_prefill
+from baton.proxy.handler.legs import LegRequest, first_to_count, nothing, open_decode, run_prefill
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
@@ -88,10 +88,12 @@ class AttemptRunner:
         """
         return Attempt(self, plan, request, relay, history)
 
-    async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
-        """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed."""
+    async def decode(
+        self, call: LegRequest, kept: KeptTokens | None = None, on_tokens: Callable[[], None] = nothing
+    ) -> DecodeOutcome:
+        """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed, `on_tokens` is called at the first of them."""
         sent = self.upstream.send(*call.request)
-        outcome = await open_decode(sent, kept)
+        outcome = await open_decode(sent, kept, on_tokens)
         if isinstance(outcome, DecodeFailed):
             self._report(call, "decode", outcome.kind)
             call.leg.end(outcome.kind)
@@ -199,13 +201,16 @@ class Attempt:
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
         self._end_stream: Callable[[], None] | None = None
+        self._end_computing: Callable[[], None] | None = None  # of a prompt that the decode node computes itself
         self._legs: list[Leg] = []  # the decode node's first
         self._began_s = 0.0
 
     async def __aenter__(self) -> Outcome:
         plan, shared, request = self._plan, self._shared, self._request
         alone = shared.local_call(plan, request) if isinstance(plan, LocalPlan) else None
-        self._end = plan.decode.begin(request.prompt_bytes)
+        self._end = plan.decode.begin(
+            request.prompt_bytes, new_bytes=plan.own_bytes if isinstance(plan, LocalPlan) else 0
+        )
         self._began_s = perf_counter()
         try:
             if isinstance(plan, LocalPlan):
@@ -219,7 +224,7 @@ class Attempt:
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
             # Counted at once: the next choice sees it.
-            self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
+            self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.new_bytes))
             decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
             decode = replace(decode, is_optional=is_optional)
             self._legs = [decode.leg, prefill.leg]
@@ -242,12 +247,12 @@ class Attempt:
 
     async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
         self._legs = [call.leg]
-        if not is_on(self._request.fields, "stream"):  # the first that comes of it is its end
-            self._begin_stream()
-        with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            outcome = await self._decode(call)
+        if plan.decode.role == "decode" and not is_on(self._request.fields, "stream"):
+            self._begin_stream()  # its first bytes may be its last ones
+        self._end_computing = plan.decode.begin_computing(plan.own_bytes)
+        outcome = await self._decode(call)
         if isinstance(outcome, Opened):
-            self._begin_stream()
+            self._begin_tokens()
         return outcome
 
     async def _race(
@@ -272,9 +277,18 @@ class Attempt:
             assert isinstance(self._plan, DisaggregatedPlan)
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
 
+    def _begin_tokens(self) -> None:
+        """The prompt is computed: the answer's first bytes, or the names of its first tokens, have come."""
+        if self._end_computing is not None:
+            self._end_computing()
+            self._end_computing = None
+        self._begin_stream()
+
     def _begin_stream(self) -> None:
         if self._end_stream is None:
-            self._end_stream = self._plan.decode.begin_stream(self._request.prompt_bytes)
+            plan = self._plan
+            new_bytes = plan.own_bytes if isinstance(plan, LocalPlan) else 0
+            self._end_stream = plan.decode.begin_stream(new_bytes or self._request.prompt_bytes)
 
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
@@ -284,7 +298,7 @@ class Attempt:
         relay.asked_at = time.time()
         try:
             with shared.watch.watching(call.node, self._history, relay):
-                return await shared.decode(call, relay.stream.kept)
+                return await shared.decode(call, relay.stream.kept, self._begin_tokens)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
             return DecodeFailed(exc.how, exc.message)
@@ -318,6 +332,8 @@ class Attempt:
                 self._sent.close()  # it may not have begun
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # no decode node will fetch the prompt
+        if self._end_computing is not None:
+            self._end_computing()
         if self._end_stream is not None:
             self._end_stream()
         if self._end is not None:

@@ -6,7 +6,7 @@ before ends the decode leg, which would wait in vain.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Final
 
@@ -56,15 +56,27 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_optional: bool = False  # no client waits for it
 
 
-async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
-    """Wait for the first bytes of a decode leg that could be relayed; `kept` gets the tokens of an answer that is not streamed."""
+def nothing() -> None:
+    """Nothing is done at the first tokens of an answer."""
+
+
+async def open_decode(
+    sent: PendingRequest, kept: KeptTokens | None = None, on_tokens: Callable[[], None] = nothing
+) -> DecodeOutcome:
+    """Wait for the first bytes of a decode leg that could be relayed.
+
+    Args:
+        sent: the leg.
+        kept: gets the tokens of an answer that is not streamed.
+        on_tokens: is called when the first of these have come.
+    """
     answer: UpstreamResponse | None = None
     outcome: DecodeOutcome | None = None
     try:
         answer = await sent.answer()
         streams = answer.is_stream and answer.status == 200
         if kept is not None and find(answer.headers, b"content-type") == _TOKENS_TYPE:
-            first = await _read_ahead(answer, kept)
+            first = await _read_ahead(answer, kept, on_tokens)
         else:
             first = await (answer.read_event() if streams else answer.read_all())
         outcome = _judge(answer, first)
@@ -76,9 +88,10 @@ async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> D
     return outcome
 
 
-async def _read_ahead(answer: UpstreamResponse, kept: KeptTokens) -> bytes:
+async def _read_ahead(answer: UpstreamResponse, kept: KeptTokens, on_tokens: Callable[[], None]) -> bytes:
     """Read the tokens that stand before a whole answer; return its body. The response gets the answer's own status and headers."""
     kept.begin_leg()
+    on_tokens()
     while data := await answer.read_some():
         if (found := kept.take(data)) is not None:
             head, body = found

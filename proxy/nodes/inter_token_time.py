@@ -7,6 +7,7 @@ from baton.proxy.nodes.faded_line import FadedLine
 from baton.proxy.nodes.faded_rate import FadedRate
 
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
+MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
 _KEPT: Final = 0.98  # weight of what was counted when the next sample comes
 _LEAST_ANSWERS: Final = 4.0
@@ -49,7 +50,7 @@ class InterTokenTime:
             return None
         self._rate.add(load.inter_token_count - before, now_s)
         mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
-        if mean_s > MAX_S:
+        if mean_s > MAX_S or load.running > MAX_RUNNING:
             return None
         self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
         if answers is not None and load.answers is not None and load.answers >= answers:

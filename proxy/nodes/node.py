@@ -91,7 +91,9 @@ class Node:
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
     prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
     open_streams: int = 0  # answers through this proxy whose prompt is computed
-    open_prompt_bytes: int = 0  # of their prompts, on a prefill node
+    computed_prompt_bytes: int = (
+        0  # on a prefill node: of `prompt_bytes`, what it has computed, or is believed to have in its cache
+    )
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
     load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
@@ -214,16 +216,21 @@ class Node:
         """
         return self.info is not None and self.info.both_ways and len(self.info.control_addresses) == 1
 
-    def begin(self, prompt_bytes: int) -> Callable[..., None]:
-        """Count one request as in flight until what is returned has been called, with whatever arguments."""
+    def begin(self, prompt_bytes: int, *, new_bytes: int = 0) -> Callable[..., None]:
+        """Count one request as in flight until what is returned has been called. `new_bytes`: of its prompt, what the node is not believed to have; 0: not known."""
         trial = self.breaker.begin()
+        cached = (
+            prompt_bytes - new_bytes if new_bytes and self.role == "prefill" else 0
+        )  # a prefill node's load is prompts
         self.requests += 1
         self.prompt_bytes += prompt_bytes
+        self.computed_prompt_bytes += cached
         self._weigh()
 
         def end(*_: Any) -> None:
             self.requests -= 1
             self.prompt_bytes -= prompt_bytes
+            self.computed_prompt_bytes -= cached
             self._weigh()
             self.breaker.end(trial)
 
@@ -238,28 +245,28 @@ class Node:
         finally:
             end()
 
-    def begin_stream(self, prompt_bytes: int) -> Callable[[], None]:
-        """Count an answer whose prompt is computed until what is returned has been called."""
-        computed = prompt_bytes if self.role == "prefill" else 0  # a prefill node's load is prompts
+    def begin_stream(self, new_bytes: int) -> Callable[[], None]:
+        """Count an answer whose prompt is computed until what is returned has been called; `new_bytes`: of the prompt, what waited."""
+        computed = new_bytes if self.role == "prefill" else 0
         self.open_streams += 1
-        self.open_prompt_bytes += computed
+        self.computed_prompt_bytes += computed
         self._weigh()
 
         def end() -> None:
             self.open_streams -= 1
-            self.open_prompt_bytes -= computed
+            self.computed_prompt_bytes -= computed
             self._weigh()
 
         return end
 
-    @contextmanager
-    def computing(self, prompt_bytes: int) -> Iterator[None]:
-        """Count a prompt that a decode node computes itself during the block."""
+    def begin_computing(self, prompt_bytes: int) -> Callable[[], None]:
+        """Count a prompt that a decode node computes itself until what is returned has been called."""
         self.own_prompt_bytes += prompt_bytes
-        try:
-            yield
-        finally:
+
+        def end() -> None:
             self.own_prompt_bytes -= prompt_bytes
+
+        return end
 
     def _become(self, state: State, reason: str) -> None:
         if state is State.SILENT and self.probed is not State.SILENT:
@@ -279,7 +286,9 @@ class Node:
     def _weigh(self) -> None:
         """A decode node works for every sequence as well."""
         requests = self.requests + self.others.requests if self.role == "decode" else 0.0
-        self.load = self.prompt_bytes - self.open_prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
+        self.load = (
+            self.prompt_bytes - self.computed_prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
+        )
 
 
 def usable(nodes: Iterable[Node]) -> list[Node]:

@@ -75,6 +75,7 @@ class NodeRegistry:
         self._stopping: dict[HealthProbe, asyncio.Task[None]] = {}  # of nodes that have left
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
+        self._used_slots: set[int] = set()
         self._former: dict[tuple[Role, str], Node] = {}  # that have left, by role and URL; they may return
         self._target_inter_token_s = config.target_inter_token_s
         self._roles_changed_at = 0.0  # an operator or a controller has changed a node's role (time.time)
@@ -297,6 +298,10 @@ class NodeRegistry:
         watch = self._watches[node] = HealthProbe(node, self._prober, self._restarted)
         watch.start()
         logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
+        if node.slot in self._used_slots:  # its last requests may have been noted after that node had left
+            for listener in self._listeners:
+                listener.restarted(node)
+        self._used_slots.add(node.slot)
 
     def _leave(self, node: Node) -> None:
         self.of(node.role).remove(node)

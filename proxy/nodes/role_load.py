@@ -10,7 +10,7 @@ _FULL: Final = 0.9  # of a KV cache
 def prefill_load(node: Node) -> float | None:
     """Return the seconds of prompts that come through this proxy per second, and that wait; None while too little was seen."""
     now_s = node.clock()
-    waiting = node.prompt_bytes - node.open_prompt_bytes if node.role == "prefill" else node.own_prompt_bytes
+    waiting = node.prompt_bytes - node.computed_prompt_bytes if node.role == "prefill" else node.own_prompt_bytes
     waiting_s = node.prefill_time.predict_s(waiting, now_s)
     return None if waiting_s is None else node.prompt_share.at(now_s, more=waiting_s if waiting else 0.0)
 

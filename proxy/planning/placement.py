@@ -107,7 +107,7 @@ def _on_decode(prefill: Node, chosen_decode: Choice, first_target_s: float, targ
     if alone_s is None or here_s is None:
         return float("inf")
     prompt_s = max(alone_s, measured.limit_s(chosen_decode.new_bytes))
-    if node.streams and node.prompt_share.at(now_s, more=prompt_s) > targets.max_prompt_share:
+    if node.streams and _exceeds_share(node, prompt_s, targets, now_s):
         return float("inf")
     slowness = _slowness(node, node, targets, now_s)
     own = max(_late(node, here_s, first_target_s, alone_s, now_s), _missed(slowness))
@@ -149,8 +149,15 @@ def _missed_by_stall(node: Node, prompt_s: float, slowness: float, targets: Targ
 
 
 def _has_room_for_streams(prefill: Node, targets: Targets, prompt_s: float, now_s: float) -> bool:
-    share = prefill.prompt_share.at(now_s, more=prompt_s)
-    return share <= targets.max_prompt_share and (prefill.kv_usage or 0.0) <= _EMPTY
+    return (
+        prefill.prompt_share.at(now_s, more=prompt_s) <= targets.max_prompt_share
+        and (prefill.kv_usage or 0.0) <= _EMPTY
+    )
+
+
+def _exceeds_share(node: Node, prompt_s: float, targets: Targets, now_s: float) -> bool:
+    """Whether prompts would take more of a node's time than they may; a share of 1 is no bound, as on a plain server."""
+    return targets.max_prompt_share < 1 and node.prompt_share.at(now_s, more=prompt_s) > targets.max_prompt_share
 
 
 def _slowness(node: Node, alike: Node, targets: Targets, now_s: float, *, prompt_s: float = 0.0) -> float:

@@ -3,7 +3,7 @@
     prefix number ──► bit set of slots         a slot is a node's place in the bit sets
 
 Bounded: entries live in two generations. When the young one is full it becomes the old one, and the old one is dropped;
-what is looked at moves to the young one. So between half of `max_entries` and all of it are kept, those used last.
+what a node is given again moves to the young one. So between half of `max_entries` and all of it are kept, those given last.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class PrefixIndex:
         self._old: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Entries kept; one that was looked at lately counts twice."""
+        """Entries kept; one that is in both generations counts twice."""
         return len(self._young) + len(self._old)
 
     def add(self, prefixes: Prefixes, slot: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from baton.contracts.kv_transfer import Role
 from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import Policy, Work
@@ -20,8 +21,10 @@ class Choice(NamedTuple):
 class Router:
     """Chooses among nodes of one role; a listener of the members."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, role: Role | None = None) -> None:
+        """`role`: changes of other nodes are not heard; None: there are none."""
         self._policy = policy
+        self._role = role
         self._turn = 0
         self._candidates: dict[tuple[Node, ...], Candidates] = {}
         self._recent: dict[int, tuple[tuple[Node, ...], Candidates]] = {}  # by the identity of what was asked with
@@ -54,12 +57,14 @@ class Router:
         return Choice(node, work.prompt_bytes - self._policy.seen_bytes(work, node))
 
     def left(self, node: Node) -> None:
-        self._policy.forget(node.slot)
-        self._candidates.clear()
-        self._recent.clear()
+        if node.role == self._role or self._role is None:
+            self._policy.forget(node.slot)
+            self._candidates.clear()
+            self._recent.clear()
 
     def restarted(self, node: Node) -> None:
-        self._policy.forget(node.slot)
+        if node.role == self._role or self._role is None:
+            self._policy.forget(node.slot)
 
     def _in_order(self, nodes: Sequence[Node]) -> Candidates:
         if (known := self._recent.get(id(nodes))) is not None and known[0] is nodes:

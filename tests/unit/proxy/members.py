@@ -1,5 +1,7 @@
 """Nodes and requests for the tests of pure decisions."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -23,6 +25,16 @@ def node(role: Literal["prefill", "decode"], url: str = "http://n", slot: int = 
     made = Node(url=url, role=role, slot=slot)
     made.describe(info(role, **changes))
     return made
+
+
+@contextmanager
+def computing(made: Node, prompt_bytes: int) -> Iterator[None]:
+    """A decode node computes such a prompt itself during the block."""
+    end = made.begin_computing(prompt_bytes)
+    try:
+        yield
+    finally:
+        end()
 
 
 def request(body: dict[str, Any] | None = None) -> ClientRequest:

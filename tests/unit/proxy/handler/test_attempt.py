@@ -1,6 +1,8 @@
 """Which legs tell how long a node takes for a prompt."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
@@ -8,7 +10,7 @@ from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL
-from baton.contracts.kv_transfer import new_transfer_id
+from baton.contracts.kv_transfer import Role, new_transfer_id
 from baton.proxy.errors import FailureKind
 from baton.proxy.handler.attempt import AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
@@ -16,6 +18,7 @@ from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.parse import ClientRequest
+from baton.proxy.resume.kept_tokens import KeptTokens
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.members import node, request
 
@@ -48,25 +51,40 @@ def test_legs_whose_first_bytes_are_not_those_of_the_first_token_are_not(asked: 
     assert estimates(asked) == [None, None]
 
 
-@pytest.mark.parametrize(("streamed", "during"), [(True, 0), (False, 1)])
-async def test_a_whole_answer_is_a_stream_of_its_node_from_the_beginning(
-    monkeypatch: pytest.MonkeyPatch, streamed: bool, during: int
+@pytest.mark.parametrize(
+    ("role", "streamed", "during"),
+    [("decode", True, [0, 1]), ("decode", False, [1, 1]), ("prefill", True, [0, 1]), ("prefill", False, [0, 1])],
+)
+async def test_a_prompt_is_computed_when_tokens_have_come(
+    monkeypatch: pytest.MonkeyPatch, role: Role, streamed: bool, during: list[int]
 ) -> None:
-    """Nothing tells when its prompt is computed; of a stream the first bytes do."""
+    """A whole answer is a stream of a decode node from the beginning: its first bytes may be its last ones."""
     parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, prefill = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill")
-    seen: list[int] = []
+    runner, alone = AttemptRunner(BatonConfig(), SECRET, **parts), node(role)
+    relay = Mock()
+    relay.stream.kept = KeptTokens()
+    streams, own, loads = [], [], []
 
-    async def fail(*_: object) -> DecodeFailed:
-        seen.append(prefill.open_streams)
-        return DecodeFailed(FailureKind.CONNECT, "")
+    def look() -> None:
+        streams.append(alone.open_streams)
+        own.append(alone.own_prompt_bytes)
+        loads.append(alone.load)
 
-    attempt = runner.run(LocalPlan(decode=prefill, path=LOCAL, reason=""), request({"stream": streamed}), Mock())
-    monkeypatch.setattr(attempt, "_decode", fail)
-    async with attempt:
+    async def fail(_call: object, _kept: object, on_tokens: Callable[[], None]) -> DecodeFailed:
+        look()
+        on_tokens()
+        look()
+        return DecodeFailed(FailureKind.DISCONNECT, "")
+
+    asked = request({"stream": streamed})
+    parts["watch"].watching.return_value = nullcontext()
+    monkeypatch.setattr(runner, "decode", fail)
+    async with runner.run(LocalPlan(decode=alone, path=LOCAL, reason="", own_bytes=1), asked, relay):
         pass
 
-    assert (seen, prefill.open_streams, prefill.load) == ([during], 0, 0.0)
+    assert (streams, own) == (during, [1, 0])
+    assert role == "decode" or loads == [1, 0]
+    assert (alone.open_streams, alone.own_prompt_bytes, alone.load) == (0, 0, 0.0)
 
 
 async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whole_answer_is_not_relayed(

@@ -20,7 +20,7 @@ from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
-from tests.unit.proxy.members import node, request
+from tests.unit.proxy.members import computing, node, request
 from tests.unit.proxy.planning.test_planner import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
@@ -38,7 +38,7 @@ class Legs:
     @asynccontextmanager
     async def run(self, plan: Plan, *_: object) -> AsyncIterator[Opened | PrefillFailed]:
         if isinstance(plan, LocalPlan):
-            with plan.decode.computing(plan.own_bytes):
+            with computing(plan.decode, plan.own_bytes):
                 await self.may_answer.wait()
             yield ANSWER
         elif plan.prefill in self.failing:
@@ -84,7 +84,7 @@ async def test_a_retry_that_was_granted_is_made_however_many_wait_for_theirs() -
     second.lose(State.DOWN, "")
     legs.failing.add(first)
     shared = make(legs, [first, second], [decode], retries=3)
-    with decode.computing(1):
+    with computing(decode, 1):
         asked = []
         for _ in range(10):
             first.probed = State.READY
@@ -103,7 +103,7 @@ async def test_whoever_comes_does_not_go_before_those_who_stand_in_line() -> Non
     legs, prefill, decode = Legs(), node("prefill"), node("decode")
     legs.failing.add(prefill)
     shared = make(legs, [prefill], [decode])
-    with decode.computing(1):
+    with computing(decode, 1):
         accepted = asyncio.create_task(ask(shared))
         await until(lambda: prefill.probed is State.DOWN)
         await asyncio.sleep(0)

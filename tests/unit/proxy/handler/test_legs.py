@@ -2,12 +2,14 @@
 
 import asyncio
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT, TOKENS_TYPE
 from baton.proxy.errors import FailureKind
 from baton.proxy.handler import legs
-from baton.proxy.handler.legs import first_to_count
+from baton.proxy.handler.legs import first_to_count, open_decode
 from baton.proxy.planning.outcome import (
     DecodeOutcome,
     Opened,
@@ -16,6 +18,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
+from baton.proxy.resume.kept_tokens import KeptTokens
 
 OPENED = Opened(cast("Any", None), b"first")
 FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
@@ -145,3 +148,23 @@ async def test_a_fault_of_ours_in_the_prefill_leg_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await first_to_count(Decode().run(), asyncio.create_task(fail()))
+
+
+@pytest.mark.parametrize("names_tokens", [True, False])
+async def test_the_first_tokens_of_a_whole_answer_are_told_of_before_it_is_there(*, names_tokens: bool) -> None:
+    """They say that its prompt is computed. A short answer comes without."""
+    order: list[str] = []
+    lines = [TOKENS_COMMENT + b"0 1,2\n", ANSWER_COMMENT + b'{"status": 200, "headers": []}\n']
+
+    async def read_some() -> bytes:
+        order.append("read")
+        return lines.pop(0)
+
+    answer = Mock(status=200, is_stream=False, read_some=read_some, read_all=AsyncMock(return_value=b"{}"))
+    answer.headers = [(b"content-type", TOKENS_TYPE.encode() if names_tokens else b"application/json")]
+    sent = Mock(answer=AsyncMock(return_value=answer))
+
+    outcome = await open_decode(sent, KeptTokens(), lambda: order.append("tokens"))
+
+    assert isinstance(outcome, Opened)
+    assert order == (["tokens", "read", "read"] if names_tokens else [])

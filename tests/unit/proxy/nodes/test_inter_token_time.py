@@ -5,7 +5,7 @@ import pytest
 
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.faded_line import MAX_AGE_S, MIN_SAMPLES
-from baton.proxy.nodes.inter_token_time import InterTokenTime
+from baton.proxy.nodes.inter_token_time import MAX_RUNNING, InterTokenTime
 
 NODE = NodeLoad(requests=0, prompt_bytes=0)
 
@@ -38,6 +38,14 @@ def test_without_a_spread_of_streams_the_time_is_taken_to_be_level() -> None:
     times = fitted((10, 0.05))
 
     assert times.predict_s(1, 0.0) == times.predict_s(20, 0.0) == pytest.approx(0.05)
+
+
+def test_more_streams_than_a_node_can_have_are_not_believed() -> None:
+    """One such report would make the line level for thousands of others."""
+    times = fitted((1, 0.02), (5, 0.06))
+    times.learn(report(1 << 20, 1e5, MAX_RUNNING + 1), 0.0, 0.0)
+
+    assert times.predict_s(3, 0.0) == pytest.approx(0.04)
 
 
 def test_what_tokens_waited_for_prompts_is_taken_off() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings
-from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State, unpairable_because
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, SEQUENCE_BYTES, Node, State, unpairable_because
 from baton.proxy.nodes.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
@@ -65,6 +65,23 @@ def test_the_trial_ends_with_its_request() -> None:
 
     assert (during, tried.state) == (State.ISOLATED, State.READY)
     assert (tried.requests, tried.prompt_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("new_bytes", "load"), [(100, 100.0), (0, 900.0)], ids=["known", "not known"])
+def test_what_a_prefill_node_has_of_a_prompt_is_not_work(new_bytes: int, load: float) -> None:
+    """What it is believed to have in its cache, and a prompt whose answer it makes; each is counted off once."""
+    prefill, decode = node("prefill"), node("decode")
+    ends = [each.begin(900, new_bytes=new_bytes) for each in (prefill, decode)]
+    assert (prefill.load, prefill.prompt_bytes) == (load, 900)
+    assert decode.load == 900 + SEQUENCE_BYTES  # room for all of it
+
+    end_stream = prefill.begin_stream(new_bytes or 900)
+    assert prefill.load == 0.0
+    end_stream()
+    assert prefill.load == load
+    for end in ends:
+        end()
+    assert (prefill.load, decode.load, prefill.computed_prompt_bytes) == (0.0, 0.0, 0)
 
 
 def test_nodes_that_differ_are_not_paired() -> None:

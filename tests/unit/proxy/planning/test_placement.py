@@ -9,7 +9,7 @@ from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.routing.router import Choice
-from tests.unit.proxy.members import info, node
+from tests.unit.proxy.members import computing, info, node
 
 PER_BYTE_S = 1e-5
 TOKEN_S = 0.02  # with one stream
@@ -93,6 +93,17 @@ def test_a_decode_node_takes_what_would_be_late_on_a_prefill_node() -> None:
     assert place(late, measured("decode"), targets=Targets(first_token_s=1.0)) is PAIR
 
 
+def test_a_share_of_all_its_time_bounds_no_prompt() -> None:
+    """As on a plain server: one prompt may take longer than the time over which the share is taken."""
+    long, late = 2_000_000, measured("prefill", queue_bytes=40_000_000)  # 20 s, and 400 s before it
+
+    for share, placement in ((1.0, ON_DECODE), (0.99, PAIR)):
+        decode = measured("decode", running=1)
+        assert (
+            place(late, decode, new_bytes=long, targets=Targets(inter_token_s=5.0, max_prompt_share=share)) is placement
+        )
+
+
 def test_a_queue_that_is_late_makes_those_to_come_late() -> None:
     """So it is left to itself where that costs the decode node's streams no more than the requests that it would delay."""
     decode = measured("decode", running=2, per_answer=2)
@@ -106,7 +117,7 @@ def test_a_queue_that_is_late_makes_those_to_come_late() -> None:
 def test_a_stream_that_would_wait_for_prompts_of_its_decode_node_stays_where_its_prompt_is() -> None:
     """Unless those are computed by the time that it begins."""
     decode = measured("decode", per_answer=2)
-    with decode.computing(20 * NEW_BYTES):
+    with computing(decode, 20 * NEW_BYTES):
         assert place(measured("prefill"), decode, decode_may_compute=False) is ON_PREFILL
         late = measured("prefill", queue_bytes=20 * NEW_BYTES)
         assert place(late, decode, targets=Targets(first_token_s=10.0), decode_may_compute=False) is PAIR
@@ -142,7 +153,7 @@ def test_what_the_prefill_node_has_of_a_prompt_counts() -> None:
 
 def test_prompts_that_a_decode_node_computes_count() -> None:
     decode = measured("decode")
-    with decode.computing(4 * NEW_BYTES):
+    with computing(decode, 4 * NEW_BYTES):
         assert place(measured("prefill", queue_bytes=4 * NEW_BYTES), decode) is PAIR
         assert place(measured("prefill", queue_bytes=90_000), decode) is ON_DECODE
 

@@ -29,7 +29,7 @@ from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from baton.proxy.routing.prefixes import CHUNK_BYTES
 from baton.proxy.routing.router import Router
-from tests.unit.proxy.members import BFLOAT16, info, node, request
+from tests.unit.proxy.members import BFLOAT16, computing, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
 SCORED = {"echo": True, "logprobs": 1}
@@ -97,7 +97,7 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
         planner([maker], [taker], "refuse").first(request()),
         planner([maker, node("prefill", slot=1)], [taker]).first(request()),
     ]
-    with taker.computing(1 << 20):  # as much as it may
+    with computing(taker, 1 << 20):  # as much as it may
         others.append(planner([maker], [taker]).first(request()))
     others.append(planner([maker], [taker]).first(request(), History(attempts=1)))
     others.append(planner([maker], [taker]).first(request(), others_wait=True))
@@ -177,6 +177,7 @@ def test_what_makes_nearly_no_tokens_is_served_by_a_prefill_node(fields: dict[st
 
     assert isinstance(chosen, LocalPlan)
     assert (chosen.decode, chosen.path, chosen.label) == (maker, LOCAL, label)
+    assert chosen.own_bytes == asked.prompt_bytes
     assert again.decode is taker
 
 
@@ -575,7 +576,7 @@ def test_a_silent_prefill_node_is_waited_for_as_long_as_a_decode_node_would_or_a
     """A decode node gives it up after `peer_timeout_s`; from then on it computes prompts at once, while it has room."""
     taker = node("decode")
     planned = planner([silent("prefill", for_s)], [taker], when_no_prefill, max_own_bytes=1)
-    with taker.computing(0 if room else 1):
+    with computing(taker, 0 if room else 1):
         chosen = planned.first(request())
 
     assert isinstance(chosen, DisaggregatedPlan) is paired
@@ -586,7 +587,7 @@ def test_a_prefill_node_that_stays_silent_does_not_lift_the_bound_on_decode_node
     taker = node("decode")
     planned = planner([silent("prefill", LONGEST_SILENCE_S + 1)], [taker], max_own_bytes=1)
 
-    with taker.computing(1), pytest.raises(NoRoomError):
+    with computing(taker, 1), pytest.raises(NoRoomError):
         planned.first(request())
 
 

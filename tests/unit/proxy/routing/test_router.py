@@ -1,5 +1,7 @@
 """A policy among members that come and go."""
 
+from unittest.mock import Mock, call
+
 from baton.proxy.routing.policies import LeastLoad, PrefixAffinity, Work
 from baton.proxy.routing.prefixes import CHUNK_BYTES
 from baton.proxy.routing.router import Router
@@ -33,6 +35,19 @@ def test_what_a_node_had_is_forgotten_when_it_restarts_or_leaves() -> None:
         first.begin(1)
 
         assert router.choose(work, nodes) is other
+
+
+def test_changes_of_nodes_of_the_other_role_are_not_heard() -> None:
+    """Both roles' routers have one index, which each would go through."""
+    policy = Mock()
+    router, other = Router(policy, "prefill"), node("decode", "http://d", 1)
+    router.left(other)
+    router.restarted(other)
+    assert not policy.forget.called
+
+    router.left(node("prefill", "http://p", 2))
+    router.restarted(node("prefill", "http://q", 3))
+    assert policy.forget.mock_calls == [call(2), call(3)]
 
 
 def test_sets_of_nodes_are_kept_within_a_bound() -> None:
