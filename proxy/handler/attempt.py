@@ -30,6 +30,7 @@ from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
 from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.reasons import DECODE_SLOW
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import fetches_items, has_several_prompts
 from baton.proxy.request.endpoints import RESPONSES
@@ -247,7 +248,9 @@ class Attempt:
 
     async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
         self._legs = [call.leg]
-        if plan.decode.role == "decode" and not is_on(self._request.fields, "stream"):
+        if not is_on(self._request.fields, "stream") and (
+            plan.decode.role == "decode" or (plan.reason == DECODE_SLOW and not self._has_names)
+        ):
             self._begin_stream()  # its first bytes may be its last ones
         self._end_computing = plan.decode.begin_computing(plan.own_bytes)
         outcome = await self._decode(call)
@@ -277,6 +280,11 @@ class Attempt:
             assert isinstance(self._plan, DisaggregatedPlan)
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
 
+    @property
+    def _has_names(self) -> bool:
+        """Whether the tokens of an answer that is not streamed are named."""
+        return self._relay is not None and self._relay.stream.kept is not None
+
     def _begin_tokens(self) -> None:
         """The prompt is computed: the answer's first bytes, or the names of its first tokens, have come."""
         if self._end_computing is not None:
@@ -298,7 +306,8 @@ class Attempt:
         relay.asked_at = time.time()
         try:
             with shared.watch.watching(call.node, self._history, relay):
-                return await shared.decode(call, relay.stream.kept, self._begin_tokens)
+                on_tokens = nothing if has_several_prompts(self._request.fields) else self._begin_tokens
+                return await shared.decode(call, relay.stream.kept, on_tokens)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
             return DecodeFailed(exc.how, exc.message)

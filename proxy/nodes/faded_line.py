@@ -3,9 +3,7 @@
 from typing import Final
 
 MIN_SAMPLES: Final = 8  # before that nothing is predicted
-MAX_AGE_S: Final = (
-    300.0  # nor if the last sample is older; the next one begins anew, so that a node that was slow gets another chance
-)
+MAX_AGE_S: Final = 300.0  # nor if the last sample is older: a node that was slow gets another chance
 _KEPT: Final = 0.98  # weight of a sample when the next one comes: about the last 50 count
 # Samples that lie closer together than this, in relation to their mean, say nothing about the slope.
 _LEAST_SPREAD: Final = 0.1
@@ -14,9 +12,11 @@ _LEAST_SPREAD: Final = 0.1
 class FadedLine:
     """Times in seconds over amounts."""
 
-    __slots__ = ("_both", "_last_s", "_samples", "_squares", "_sum", "_sum_s", "_weight")
+    __slots__ = ("_both", "_forgets", "_last_s", "_samples", "_squares", "_sum", "_sum_s", "_weight")
 
-    def __init__(self) -> None:
+    def __init__(self, *, forgets: bool = False) -> None:
+        """`forgets`: once its last sample is too old the next one begins a new line."""
+        self._forgets = forgets
         self._last_s = 0.0  # monotonic
         self._forget()
 
@@ -25,7 +25,7 @@ class FadedLine:
         self._weight = self._sum = self._sum_s = self._squares = self._both = 0.0
 
     def add(self, amount: float, time_s: float, now_s: float) -> None:
-        if now_s - self._last_s > MAX_AGE_S:
+        if self._forgets and now_s - self._last_s > MAX_AGE_S:
             self._forget()
         self._samples += 1
         self._last_s = now_s

@@ -94,7 +94,7 @@ class Node:
     computed_prompt_bytes: int = (
         0  # on a prefill node: of `prompt_bytes`, what it has computed, or is believed to have in its cache
     )
-    own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
+    own_prompt_bytes: int = 0  # what it computes itself of prompts whose tokens have not come yet
     load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
     @property

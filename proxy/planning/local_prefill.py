@@ -12,6 +12,7 @@ from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import PrefillFailed, PrefillRefused
 from baton.proxy.planning.plans import LocalPlan
 from baton.proxy.planning.reasons import LABELS
+from baton.proxy.request.eligibility import PROMPT_LOGPROBS
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.router import Router
@@ -35,7 +36,8 @@ class LocalPrefillPlanner:
                 raise NoRoomError
             free = list(decode)
         node, new_bytes = self._router.choice(work, free)
-        return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
+        own_bytes = work.prompt_bytes if reason == PROMPT_LOGPROBS else new_bytes  # these skip the prefix cache
+        return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=own_bytes)
 
     def after(
         self, work: Work, first: Sequence[Node], others: Sequence[Node], failure: PrefillFailed | PrefillRefused

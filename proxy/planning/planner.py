@@ -265,8 +265,9 @@ class Planner:
         # Answers of the other APIs depend on parsers, which a prefill node may not have been given.
         is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
         if is_scored and (matching := that_fit(found.prefill, decode)):
-            node, new_bytes = self._prefill_router.choice(work, matching)
-            return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
+            node = self._prefill_router.choose(work, matching)
+            size_bytes = work.prompt_bytes  # log probabilities of a prompt skip the prefix cache
+            return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=size_bytes)
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(

@@ -223,7 +223,8 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/planning/test_placement.py",
         ("expected[Placement.ON_DECODE] = _BETTER + ", "expected[Placement.ON_DECODE] = "),
         ("node.own_prompt_bytes + chosen_decode.new_bytes", "chosen_decode.new_bytes"),
-        ("if node.streams and node", "if node"),
+        ("if node.streams and _exceeds", "if _exceeds"),
+        ("targets.max_prompt_share < 1 and ", ""),
         ("return own + _missed_by_stall(node, prompt_s, slowness, targets, now_s)", "return own"),
         (" + _PER_TARGET * max(0.0, ratio - _MISSED)", ""),
         ("    waiting = node.streams * (1 + prompt_s / (times.per_answer * inter_token_s))", "    waiting = 1.0"),
@@ -260,7 +261,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/nodes/role_load.py",
         f"{UNIT}/proxy/nodes/test_role_load.py",
-        ("node.prompt_bytes - node.open_prompt_bytes if", "node.prompt_bytes if"),
+        ("node.prompt_bytes - node.computed_prompt_bytes if", "node.prompt_bytes if"),
         (", more=waiting_s if waiting else 0.0", ""),
         (" * (load.running or 0) / sequences", ""),
     ),

@@ -16,9 +16,11 @@ from baton.proxy.handler.attempt import AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
+from baton.proxy.planning.reasons import DECODE_SLOW, ONE_TOKEN
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.kept_tokens import KeptTokens
+from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.members import node, request
 
@@ -85,6 +87,80 @@ async def test_a_prompt_is_computed_when_tokens_have_come(
     assert (streams, own) == (during, [1, 0])
     assert role == "decode" or loads == [1, 0]
     assert (alone.open_streams, alone.own_prompt_bytes, alone.load) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(("reason", "during"), [(DECODE_SLOW, (1, 0.0)), (ONE_TOKEN, (0, 1.0))])
+async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(
+    monkeypatch: pytest.MonkeyPatch, reason: str, during: tuple[int, float]
+) -> None:
+    """It is a stream from the beginning; one token is made at the end of its prompt."""
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner, prefill = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill")
+    relay = Mock()
+    relay.stream.kept = None
+    seen = []
+
+    async def fail(*_: object) -> DecodeFailed:
+        seen.append((prefill.open_streams, prefill.load))
+        return DecodeFailed(FailureKind.DISCONNECT, "")
+
+    parts["watch"].watching.return_value = nullcontext()
+    monkeypatch.setattr(runner, "decode", fail)
+    async with runner.run(LocalPlan(decode=prefill, path=LOCAL, reason=reason, own_bytes=1), request(), relay):
+        pass
+
+    assert seen == [during]
+    assert (prefill.open_streams, prefill.load) == (0, 0.0)
+
+
+@pytest.mark.parametrize(("prompt", "own"), [("x", 0), (["x", "y"], 2)], ids=["one prompt", "several"])
+async def test_of_several_prompts_the_first_tokens_say_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, prompt: str | list[str], own: int
+) -> None:
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("decode")
+    seen = []
+
+    async def fail(_call: object, _kept: object, on_tokens: Callable[[], None]) -> DecodeFailed:
+        on_tokens()
+        seen.append(decode.own_prompt_bytes)
+        return DecodeFailed(FailureKind.DISCONNECT, "")
+
+    parts["watch"].watching.return_value = nullcontext()
+    monkeypatch.setattr(runner, "decode", fail)
+    plan = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=2)
+    async with runner.run(plan, request({"prompt": prompt}), Mock()):
+        pass
+
+    assert (seen, decode.own_prompt_bytes) == ([own], 0)
+
+
+async def test_on_the_prefill_node_of_a_pair_what_it_has_of_the_prompt_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    runner, prefill, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill"), node("decode")
+    asked = request({"prompt": "x" * 900, "stream": True})
+    plan = DisaggregatedPlan(decode=decode, prefill=prefill, rank=0, transfer_id=new_transfer_id(), new_bytes=100)
+    seen = []
+
+    async def prefill_leg(*_: object, **__: object) -> PrefillDone:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def fail(*_: object) -> DecodeFailed:
+        seen.append(prefill.load)
+        return DecodeFailed(FailureKind.DISCONNECT, "")
+
+    monkeypatch.setattr(runner, "prefill", prefill_leg)
+    attempt = runner.run(plan, asked, Mock(stream=Mock(choices=1)))
+    monkeypatch.setattr(attempt, "_decode", fail)
+    async with attempt:
+        pass
+    await until_true(lambda: not prefill.requests)
+
+    assert seen == [100]
+    assert (prefill.load, prefill.prompt_bytes) == (0.0, 0)
 
 
 async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whole_answer_is_not_relayed(

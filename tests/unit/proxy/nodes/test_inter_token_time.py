@@ -40,6 +40,15 @@ def test_without_a_spread_of_streams_the_time_is_taken_to_be_level() -> None:
     assert times.predict_s(1, 0.0) == times.predict_s(20, 0.0) == pytest.approx(0.05)
 
 
+def test_after_a_lull_the_line_is_what_it_was() -> None:
+    """A node gets streams whatever is thought of it, and reports of alike many would have no slope."""
+    times = fitted((1, 0.02), (5, 0.06))
+    times.learn(report(10_000, 500.0, 5), 0.0, MAX_AGE_S + 1)  # counted from here
+    times.learn(report(10_010, 500.6, 5), 0.0, MAX_AGE_S + 2)
+
+    assert times.predict_s(1, MAX_AGE_S + 3) == pytest.approx(0.02, rel=0.2)
+
+
 def test_more_streams_than_a_node_can_have_are_not_believed() -> None:
     """One such report would make the line level for thousands of others."""
     times = fitted((1, 0.02), (5, 0.06))
