@@ -6,19 +6,20 @@
 
 What is compared is how many requests each way is expected to make miss the targets, of the time to the first token and of
 the time between tokens: the request itself, those that come while its node is late, and the streams that wait on the decode
-node while it computes a prompt.
+node while it computes a prompt. Where no way is expected to keep both targets, the two nodes are used as plain servers.
 """
 
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.routing.router import Choice
 
 # Predictions err: below the first share of its target a time is taken to be kept, above the second to be missed.
 _KEPT: Final = 0.4
 _MISSED: Final = 1.6
 _PER_TARGET: Final = 0.1  # counted for each further target beyond that: of two ways that miss, the earlier one
+_OVERLOADED: Final = 1.0  # requests that are expected to miss a target, whichever way is taken
 _BETTER: Final = 0.1  # by which another way must be better, or requests would swing to and fro between the ways
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
@@ -93,7 +94,27 @@ def choose_placement(
     if prefill_may_decode and _has_room_for_streams(prefill, targets, alone_s, now_s):
         slow = _missed(_slowness(prefill, decode, targets, now_s, prompt_s=alone_s))
         expected[Placement.ON_PREFILL] = _BETTER + max(late_there, slow)
-    return min(expected, key=expected.__getitem__)
+    best = min(expected, key=expected.__getitem__)
+    if expected[best] >= _OVERLOADED and decode_may_compute and prefill_may_decode and targets.max_prompt_share >= 1:
+        return _as_plain_servers(chosen_prefill, chosen_decode) or best
+    return best
+
+
+def _as_plain_servers(chosen_prefill: Choice, chosen_decode: Choice) -> Placement | None:
+    """Choose the node that has more of the prompt, of two alike the one with less to do, to serve the request whole; None if a cache is too full.
+
+    Where every way is expected to miss a target it counts most that no node computes again what the other one has, and that both take part.
+    """
+    prefill, decode = chosen_prefill.node, chosen_decode.node
+    if (prefill.kv_usage or 0.0) > _EMPTY or (decode.kv_usage or 0.0) >= _FULL:
+        return None
+    there, here = float(chosen_prefill.new_bytes), float(chosen_decode.new_bytes)
+    if there == here:
+        there, here = (
+            prefill.load + prefill.requests * SEQUENCE_BYTES,
+            decode.own_prompt_bytes + decode.requests * SEQUENCE_BYTES,
+        )
+    return Placement.ON_PREFILL if there <= here else Placement.ON_DECODE
 
 
 def _on_decode(prefill: Node, chosen_decode: Choice, first_target_s: float, targets: Targets, now_s: float) -> float:

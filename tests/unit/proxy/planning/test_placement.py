@@ -109,9 +109,11 @@ def test_a_queue_that_is_late_makes_those_to_come_late() -> None:
     decode = measured("decode", running=2, per_answer=2)
     busy = measured("prefill", queue_bytes=8 * NEW_BYTES)
 
-    assert place(busy, decode, targets=Targets(inter_token_s=0.05)) is PAIR
+    targets = Targets(inter_token_s=0.05, max_prompt_share=0.99)
+
+    assert place(busy, decode, targets=targets) is PAIR
     busy.prompt_share.add(7.0, 0.0)  # of 10 s
-    assert place(busy, decode, targets=Targets(inter_token_s=0.05)) is ON_DECODE
+    assert place(busy, decode, targets=targets) is ON_DECODE
 
 
 def test_a_stream_that_would_wait_for_prompts_of_its_decode_node_stays_where_its_prompt_is() -> None:
@@ -237,7 +239,42 @@ def test_a_full_cache_counts_as_slow_and_a_half_full_one_takes_no_streams() -> N
 
 
 def test_where_both_are_slow_the_less_slow_way_is_taken() -> None:
-    late = measured("prefill", queue_bytes=6 * NEW_BYTES)
+    late, targets = measured("prefill", queue_bytes=6 * NEW_BYTES), Targets(max_prompt_share=0.99)
 
-    assert place(late, measured("decode", running=5)) is ON_DECODE
-    assert place(late, measured("decode", running=40)) is ON_PREFILL
+    assert place(late, measured("decode", running=5), targets=targets) is ON_DECODE
+    assert place(late, measured("decode", running=40), targets=targets) is ON_PREFILL
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "requests", "placement"),
+    [
+        (4000, 9000, 0, ON_PREFILL),
+        (9000, 4000, 9, ON_DECODE),
+        (9000, 9000, 0, ON_DECODE),
+        (9000, 9000, 40, ON_PREFILL),
+    ],
+    ids=["the prefill node has more of it", "the decode node has", "it has less to do", "it has more to do"],
+)
+def test_where_every_way_misses_nodes_are_used_as_plain_servers(
+    there: int, here: int, requests: int, placement: Placement
+) -> None:
+    """Each keeps its conversations: nothing is computed twice."""
+    late = measured("prefill", queue_bytes=16 * NEW_BYTES)
+    slow = measured("decode", running=60)
+    for _ in range(requests):
+        slow.begin(1)
+
+    def chosen(share: float = 1.0) -> Placement:
+        return choose_placement(
+            Choice(late, there),
+            Choice(slow, here),
+            Targets(max_prompt_share=share),
+            prompt_bytes=12_000,
+            decode_may_compute=True,
+            prefill_may_decode=True,
+        )
+
+    assert chosen() is placement
+    for full, usage in ((late, 0.6), (slow, 0.95)):  # no room for more streams: as with a share, the least bad way
+        report(full, running=60, kv_usage=usage, tokens=0)
+        assert chosen() is chosen(0.99)
