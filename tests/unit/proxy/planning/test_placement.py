@@ -278,3 +278,4 @@ def test_where_every_way_misses_nodes_are_used_as_plain_servers(
     for full, usage in ((late, 0.6), (slow, 0.95)):  # no room for more streams: as with a share, the least bad way
         report(full, running=60, kv_usage=usage, tokens=0)
         assert chosen() is chosen(0.99)
+        report(full, running=60, kv_usage=0.1, tokens=0)
