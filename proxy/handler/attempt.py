@@ -306,8 +306,9 @@ class Attempt:
         relay.asked_at = time.time()
         try:
             with shared.watch.watching(call.node, self._history, relay):
-                on_tokens = nothing if has_several_prompts(self._request.fields) else self._begin_tokens
-                return await shared.decode(call, relay.stream.kept, on_tokens)
+                # Of several prompts the first tokens say nothing of the others.
+                is_told = self._has_names and not has_several_prompts(self._request.fields)
+                return await shared.decode(call, relay.stream.kept, self._begin_tokens if is_told else nothing)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
             return DecodeFailed(exc.how, exc.message)

@@ -91,9 +91,7 @@ class Node:
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
     prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
     open_streams: int = 0  # answers through this proxy whose prompt is computed
-    computed_prompt_bytes: int = (
-        0  # on a prefill node: of `prompt_bytes`, what it has computed, or is believed to have in its cache
-    )
+    computed_prompt_bytes: int = 0  # of a prefill node: what it has computed, or is believed to have in its cache
     own_prompt_bytes: int = 0  # what it computes itself of prompts whose tokens have not come yet
     load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
@@ -219,9 +217,8 @@ class Node:
     def begin(self, prompt_bytes: int, *, new_bytes: int = 0) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called. `new_bytes`: of its prompt, what the node is not believed to have; 0: not known."""
         trial = self.breaker.begin()
-        cached = (
-            prompt_bytes - new_bytes if new_bytes and self.role == "prefill" else 0
-        )  # a prefill node's load is prompts
+        is_known = new_bytes and self.role == "prefill"  # a decode node keeps room for all of it
+        cached = prompt_bytes - new_bytes if is_known else 0
         self.requests += 1
         self.prompt_bytes += prompt_bytes
         self.computed_prompt_bytes += cached

@@ -13,9 +13,8 @@ class PrefillTime:
     __slots__ = ("_fixed_s", "_line", "_per_byte_s")
 
     def __init__(self) -> None:
-        self._line = FadedLine(
-            forgets=True
-        )  # a node that is taken to be slow gets few prompts: old times would stay for hours
+        # A node that is taken to be slow gets few prompts: old times would stay for hours.
+        self._line = FadedLine(forgets=True)
         self._fixed_s = self._per_byte_s = 0.0
 
     def learn(self, prompt_bytes: float, time_s: float, now_s: float) -> None:
