@@ -72,7 +72,6 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     # Since the node's process began, over all streams: times between two tokens. None where vLLM does not say.
     inter_token_count: Count | None = None
     inter_token_sum_s: float | None = None
-    answers: Count | None = None  # streams whose first token was among all that; by the same process
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,6 @@ KV_USAGE: Final = "vllm:kv_cache_usage_perc"  # a share, in spite of its name
 LATENCY: Final = "vllm:inter_token_latency_seconds"
 _COUNT: Final = f"{LATENCY}_count"
 _SUM: Final = f"{LATENCY}_sum"
-ANSWERS: Final = "vllm:time_to_first_token_seconds"
-_ANSWERS: Final = f"{ANSWERS}_count"
 
 
 class Load:
@@ -44,9 +42,7 @@ class Load:
     def now(self) -> NodeLoad:
         """Return what there is; of several data-parallel engines the sum, of their caches the fullest."""
         found: dict[str, list[float]] = {}
-        for metric in self._registry.restricted_registry(
-            (RUNNING, WAITING, KV_USAGE, _COUNT, _SUM, _ANSWERS)
-        ).collect():
+        for metric in self._registry.restricted_registry((RUNNING, WAITING, KV_USAGE, _COUNT, _SUM)).collect():
             for sample in metric.samples:
                 found.setdefault(sample.name, []).append(sample.value)
         return NodeLoad(
@@ -57,5 +53,4 @@ class Load:
             kv_usage=round(max(found[KV_USAGE]), 4) if KV_USAGE in found else None,
             inter_token_count=int(sum(found[_COUNT])) if _COUNT in found else None,
             inter_token_sum_s=round(sum(found[_SUM]), 6) if _SUM in found else None,
-            answers=int(sum(found[_ANSWERS])) if _ANSWERS in found else None,
         )

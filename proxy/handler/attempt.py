@@ -30,7 +30,7 @@ from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
 from baton.proxy.planning.placement import Estimate, estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
-from baton.proxy.planning.reasons import DECODE_SLOW
+from baton.proxy.planning.reasons import ON_PREFILL
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import fetches_items, has_several_prompts
 from baton.proxy.request.endpoints import RESPONSES
@@ -249,7 +249,7 @@ class Attempt:
     async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
         self._legs = [call.leg]
         if not is_on(self._request.fields, "stream") and (
-            plan.decode.role == "decode" or (plan.reason == DECODE_SLOW and not self._has_names)
+            plan.decode.role == "decode" or (plan.reason == ON_PREFILL and not self._has_names)
         ):
             self._begin_stream()  # its first bytes may be its last ones
         self._end_computing = plan.decode.begin_computing(plan.own_bytes)

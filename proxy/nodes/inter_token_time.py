@@ -9,24 +9,19 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
-_KEPT: Final = 0.98  # weight of what was counted when the next sample comes
-_LEAST_ANSWERS: Final = 4.0
-_USUAL_TOKENS: Final = 50.0  # of an answer, before so many have been seen
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
 class InterTokenTime:
     """A straight line through the mean times of each report, over the sequences that ran then."""
 
-    __slots__ = ("_answers", "_begun", "_count", "_line", "_rate", "_sum_s", "_tokens")
+    __slots__ = ("_count", "_line", "_rate", "_sum_s")
 
     def __init__(self) -> None:
         self._line = FadedLine()
         self._rate = FadedRate()  # tokens per second
         self._count: int | None = None
         self._sum_s = 0.0
-        self._answers: int | None = None
-        self._tokens = self._begun = 0.0  # faded counts of tokens and of answers
 
     def learn(self, load: NodeLoad | None, prompt_share: float, now_s: float) -> float | None:
         """Take what a node reports.
@@ -45,7 +40,6 @@ class InterTokenTime:
         if before is not None and before <= load.inter_token_count < before + _LEAST_TOKENS:
             return None  # the next report has more
         self._count, self._sum_s = load.inter_token_count, load.inter_token_sum_s
-        answers, self._answers = self._answers, load.answers
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None
         self._rate.add(load.inter_token_count - before, now_s)
@@ -53,19 +47,11 @@ class InterTokenTime:
         if mean_s > MAX_S or load.running > MAX_RUNNING:
             return None
         self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
-        if answers is not None and load.answers is not None and load.answers >= answers:
-            self._tokens = self._tokens * _KEPT + load.inter_token_count - before
-            self._begun = self._begun * _KEPT + load.answers - answers
         return mean_s
 
     def begin_again(self) -> None:
         """Count from the next report on: what the node made before it was for others."""
-        self._count = self._answers = None
-
-    @property
-    def per_answer(self) -> float:
-        """How many tokens an answer has behind the first one, on average."""
-        return max(1.0, self._tokens / self._begun) if self._begun >= _LEAST_ANSWERS else _USUAL_TOKENS
+        self._count = None
 
     def predict_s(self, streams: float, now_s: float) -> float | None:
         """Return the time between two tokens of one of so many streams, without prompts in between; None while too little was seen."""

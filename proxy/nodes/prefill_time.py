@@ -39,9 +39,9 @@ class PrefillTime:
         return self._fixed_s + prompt_bytes * self._per_byte_s if self._line.is_known(now_s) else None
 
     def limit_s(self, prompt_bytes: float) -> float:
-        """Return a time that prompts of this length will hardly exceed: as if none of the seen times had been fixed.
+        """Return a time that prompts of this length will hardly exceed: as if none of the seen times had been fixed; 0 before the first.
 
         Times that scatter can make the line too flat, or level; far beyond the lengths that were seen it says nothing.
         """
         line = self._line
-        return prompt_bytes * line.mean_s / line.mean if line.has_amounts else float("inf")
+        return prompt_bytes * line.mean_s / line.mean if line.has_amounts else 0.0

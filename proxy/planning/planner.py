@@ -25,14 +25,14 @@ from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.prefill_answers import may_answer, that_can_answer
 from baton.proxy.planning.reasons import (
-    DECODE_SLOW,
     LABELS,
     NO_PREFILL_CONFIGURED,
     NO_PREFILL_MATCHES,
     NO_PREFILL_READY,
     NO_PREFILL_SPEAKS,
+    ON_DECODE,
+    ON_PREFILL,
     ONE_TOKEN,
-    PREFILL_BUSY,
     SHORT,
 )
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
@@ -253,9 +253,9 @@ class Planner:
             self._decode_router.give(work, chosen_decode.node)
         match placement:
             case Placement.ON_DECODE:
-                return _alone(chosen_decode, PREFILL_BUSY)
+                return _alone(chosen_decode, ON_DECODE)
             case Placement.ON_PREFILL:
-                return _alone(chosen_prefill, DECODE_SLOW)
+                return _alone(chosen_prefill, ON_PREFILL)
             case Placement.PAIR:
                 return _paired(work, chosen_prefill, chosen_decode.node, label)
 

@@ -10,8 +10,8 @@ NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode 
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
 SHORT: Final = "little of the prompt is new to the decode node"
-PREFILL_BUSY: Final = "the prefill nodes are busy, and the decode node is expected to be sooner"
-DECODE_SLOW: Final = "the decode nodes are busy, and the prefill node is expected to be faster"
+ON_DECODE: Final = "a pair would miss the latency targets, and the decode node has less to do, or more of the prompt"
+ON_PREFILL: Final = "a pair would miss the latency targets, and the prefill node has less to do, or more of the prompt"
 
 LABELS: Final = {
     eligibility.BEST_OF: "best_of",
@@ -30,6 +30,6 @@ LABELS: Final = {
     NO_PREFILL_SPEAKS: "no_prefill_speaks",
     ONE_TOKEN: "one_token",
     SHORT: "short",
-    PREFILL_BUSY: "prefill_busy",
-    DECODE_SLOW: "decode_slow",
+    ON_DECODE: "on_decode",
+    ON_PREFILL: "on_prefill",
 }

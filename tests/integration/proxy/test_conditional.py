@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
+from baton.proxy.planning import reasons
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
@@ -70,7 +71,7 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
         got = await running.complete(prompt="z" * 100)
         maker.may_answer.set()
         waited = await waiting
-        counted = await decisions(running, "local", "prefill_busy")
+        counted = await decisions(running, "local", "on_decode")
         series = f'baton_prefill_prediction_ratio_count{{role="prefill",url="{maker.url}"}}'
 
         async def are_predicted() -> bool:
@@ -80,7 +81,7 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
 
     assert waited.headers["x-baton-path"] == "disaggregated"
     assert got.headers["x-baton-path"] == "local"
-    assert got.headers["x-baton-reason"] == "the prefill nodes are busy, and the decode node is expected to be sooner"
+    assert got.headers["x-baton-reason"] == reasons.ON_DECODE
     assert counted == 1
 
 

@@ -79,7 +79,7 @@ def test_a_turn_repeats_the_turns_before_it() -> None:
 
 
 METRICS = b"""baton_decisions_total{path="disaggregated",reason=""} 6.0
-baton_decisions_total{path="local",reason="prefill_busy"} 2.0
+baton_decisions_total{path="local",reason="on_decode"} 2.0
 baton_prefill_prediction_ratio_bucket{role="prefill",url="a",le="0.5"} 1.0
 baton_prefill_prediction_ratio_bucket{role="prefill",url="a",le="1.0"} 3.0
 baton_prefill_prediction_ratio_bucket{role="prefill",url="a",le="+Inf"} 3.0
@@ -92,7 +92,7 @@ def test_a_proxy_tells_plans_and_predictions() -> None:
     """Of all nodes together: one ratio of four below a half, so the median is a third of the way up to 1."""
     plans, ratios = count_plans(METRICS)
 
-    assert plans == {"disaggregated": 6, "local prefill_busy": 2}
+    assert plans == {"disaggregated": 6, "local on_decode": 2}
     assert median_of_buckets(ratios) == pytest.approx(2 / 3)
     assert median_of_buckets({0.5: 1, float("inf"): 3}) == 0.5
     assert median_of_buckets(count_plans(b"")[1]) is None
@@ -100,13 +100,13 @@ def test_a_proxy_tells_plans_and_predictions() -> None:
 
 def test_the_table_counts_what_was_not_answered() -> None:
     """Four requests were to be sent, three have records, one of those failed."""
-    named = {"mix": "chat", "setup": "baton", "plans": {"local prefill_busy": 1, "disaggregated": 3}}
+    named = {"mix": "chat", "setup": "baton", "plans": {"local on_decode": 1, "disaggregated": 3}}
     counted = {"seconds": 10.0, "requests": 4, "good": 1, "prediction_ratio": None, "other_cores": 0.0}
     one = msgspec.convert({**named, **counted, "records": [record(), record(), failed(TIMEOUT)]}, Measured)
 
     (line,) = goodput_table([one]).rows
     assert "; ".join(line[:-1]) == "chat; baton; 4; 2; 25.0%; 0.10; 100.00; 100.00; 20.00; –; 0.00"
-    assert line[-1] == "75% disaggregated, 25% local prefill_busy"
+    assert line[-1] == "75% disaggregated, 25% local on_decode"
 
 
 def test_a_link_of_no_speed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

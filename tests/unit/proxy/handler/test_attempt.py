@@ -16,7 +16,7 @@ from baton.proxy.handler.attempt import AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
-from baton.proxy.planning.reasons import DECODE_SLOW, ONE_TOKEN
+from baton.proxy.planning.reasons import ON_PREFILL, ONE_TOKEN
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.kept_tokens import KeptTokens
@@ -89,7 +89,7 @@ async def test_a_prompt_is_computed_when_tokens_have_come(
     assert (alone.open_streams, alone.own_prompt_bytes, alone.load) == (0, 0, 0.0)
 
 
-@pytest.mark.parametrize(("reason", "during"), [(DECODE_SLOW, (1, 0.0)), (ONE_TOKEN, (0, 1.0))])
+@pytest.mark.parametrize(("reason", "during"), [(ON_PREFILL, (1, 0.0)), (ONE_TOKEN, (0, 1.0))])
 async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(
     monkeypatch: pytest.MonkeyPatch, reason: str, during: tuple[int, float]
 ) -> None:

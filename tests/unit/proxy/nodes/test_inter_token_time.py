@@ -1,6 +1,5 @@
 """The time between tokens, by what nodes report."""
 
-import msgspec
 import pytest
 
 from baton.contracts.node_info import NodeLoad
@@ -59,17 +58,6 @@ def test_more_streams_than_a_node_can_have_are_not_believed() -> None:
 
 def test_what_tokens_waited_for_prompts_is_taken_off() -> None:
     assert fitted((1, 0.04), share=0.5).predict_s(1, 0.0) == pytest.approx(0.02)
-
-
-def test_the_length_of_answers_is_known_after_some_and_follows_what_is_asked() -> None:
-    times, lengths = InterTokenTime(), []
-    for count, answers in ((0, 0), (30, 3), (50, 5), *((1000 * n, 10 * n) for n in range(1, 500))):
-        load = report(count, count * 0.01)
-        times.learn(msgspec.structs.replace(load, answers=answers), 0.0, 0.0)
-        lengths.append(times.per_answer)
-
-    assert lengths[:3] == [50.0, 50.0, pytest.approx(10, rel=0.01)]
-    assert lengths[-1] == pytest.approx(100, rel=0.01)
 
 
 def test_a_node_that_makes_few_tokens_between_two_reports_is_learned_of() -> None:

@@ -103,7 +103,7 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
     others.append(planner([maker], [taker]).first(request(), others_wait=True))
 
     assert isinstance(chosen, LocalPlan)
-    assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.PREFILL_BUSY, "prefill_busy")
+    assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.ON_DECODE, "on_decode")
     assert chosen.own_bytes == request().prompt_bytes
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 6
 
