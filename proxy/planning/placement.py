@@ -4,18 +4,20 @@
     ON_DECODE  the decode node does both
     ON_PREFILL the prefill node does both
 
-Where prompts queue on the prefill node, or streams are slow on the decode node, one of the two has more to do than the
-other. Both are then used as plain servers: the one on which it costs less serves the request whole.
+Where prompts queue on the prefill node the decode node computes some, as long as its streams are fast. Where they are not,
+both nodes are used as plain servers: the one on which it costs less serves the request whole.
 """
 
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
+from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
-_SAFE_SHARE: Final = 0.4  # of the target of the time between tokens: streams stay for long, and more come
+_LEAST_FIRST_TOKENS: Final = 2.0  # a target below it: an idle pair is not late, whatever is asked
+_SAFE_SHARE: Final = 0.5  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = (
     4  # what a byte of prompt that a node computes costs, to the request and to each stream there, in bytes that wait
 )
@@ -73,19 +75,30 @@ def choose_placement(
         prefill_may_decode: whether ON_PREFILL is.
     """
     prefill, decode = chosen_prefill.node, chosen_decode.node
-    idle_s = prefill.prefill_time.predict_s(prompt_bytes, prefill.clock())
-    first_token_s = estimate(*chosen_prefill).first_token_s
-    if idle_s is None or first_token_s is None:
+    now_s, times = prefill.clock(), prefill.prefill_time
+    idle_s, there_s = times.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
+    if idle_s is None or there_s is None:
         return Placement.PAIR
-    is_late = first_token_s > (targets.first_token_s or _IDLE_FIRST_TOKENS * idle_s)
-    if not is_late and not _is_slow(decode, targets):
+    target_s = max(targets.first_token_s or _IDLE_FIRST_TOKENS * idle_s, _LEAST_FIRST_TOKENS * idle_s)
+    is_late, is_slow = there_s > target_s, _is_slow(decode, targets)
+    if not is_late and not is_slow:
         return Placement.PAIR
-    there, here = _cost_bytes(chosen_prefill), _cost_bytes(chosen_decode)
-    if there <= here and prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets):
-        return Placement.ON_PREFILL
-    if here <= there and decode_may_compute and _has_room(chosen_decode, _FULL, targets):
+    expected = estimate(*chosen_decode)
+    if expected.first_token_s is not None:
+        times, here_s = decode.prefill_time, expected.first_token_s
+    else:  # it has computed none lately: it is taken to be as fast as the prefill node
+        here_s = times.predict_s(expected.prompt_bytes, now_s) or 0.0
+    may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
+    may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, times)
+    if is_late and here_s < there_s and may_compute and not (is_slow and may_decode):
         return Placement.ON_DECODE
-    return Placement.PAIR
+    if not may_compute:
+        return (
+            Placement.ON_PREFILL if may_decode and not is_late and prefill.streams <= decode.streams else Placement.PAIR
+        )
+    if not may_decode or here_s > max(there_s, target_s):
+        return Placement.PAIR
+    return Placement.ON_PREFILL if _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode) else Placement.ON_DECODE
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:
@@ -115,13 +128,13 @@ def _waiting_bytes(node: Node) -> float:
     return node.load if node.role == "prefill" else node.own_prompt_bytes
 
 
-def _has_room(choice: Choice, kv_usage: float, targets: Targets) -> bool:
+def _has_room(choice: Choice, kv_usage: float, targets: Targets, times: PrefillTime) -> bool:
     """Whether a node may get both a prompt and its stream; a share of 1 is no bound, as on a plain server."""
     node, new_bytes = choice
     if (node.kv_usage or 0.0) >= kv_usage:
         return False
     if targets.max_prompt_share >= 1:
         return True
-    now_s, times = node.clock(), node.prefill_time
+    now_s = node.clock()
     prompt_s = max(times.predict_s(new_bytes, now_s) or 0.0, times.limit_s(new_bytes))
     return node.prompt_share.at(now_s, more=prompt_s) <= targets.max_prompt_share
