@@ -15,12 +15,10 @@ from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.routing.router import Choice
 
-_IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
+_IDLE_FIRST_TOKENS: Final = 3.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # a target below it: an idle pair is not late, whatever is asked
-_SAFE_SHARE: Final = 0.5  # of the target of the time between tokens: streams stay for long, and more come
-_COMPUTED: Final = (
-    4  # what a byte of prompt that a node computes costs, to the request and to each stream there, in bytes that wait
-)
+_SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
+_COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
@@ -66,6 +64,10 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served: by a pair, if that keeps the targets or too little is known.
 
+    Else, where the prefill node may not decode, the decode node computes what comes too late there; where the decode node may
+    not compute, the prefill node decodes as many streams. Where both may, the decode node computes what comes sooner there as
+    long as its streams are fast; once they are not, the node with the lower cost serves the request.
+
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
         chosen_decode: the decode node, likewise.
@@ -75,28 +77,27 @@ def choose_placement(
         prefill_may_decode: whether ON_PREFILL is.
     """
     prefill, decode = chosen_prefill.node, chosen_decode.node
-    now_s, times = prefill.clock(), prefill.prefill_time
-    idle_s, there_s = times.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
+    now_s = prefill.clock()
+    idle_s, there_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
     if idle_s is None or there_s is None:
         return Placement.PAIR
     target_s = max(targets.first_token_s or _IDLE_FIRST_TOKENS * idle_s, _LEAST_FIRST_TOKENS * idle_s)
     is_late, is_slow = there_s > target_s, _is_slow(decode, targets)
     if not is_late and not is_slow:
         return Placement.PAIR
-    expected = estimate(*chosen_decode)
-    if expected.first_token_s is not None:
-        times, here_s = decode.prefill_time, expected.first_token_s
-    else:  # it has computed none lately: it is taken to be as fast as the prefill node
-        here_s = times.predict_s(expected.prompt_bytes, now_s) or 0.0
+    times = decode.prefill_time
+    if times.predict_s(0, now_s) is None:  # it has computed none lately, and is taken to be as fast as the prefill node
+        times = prefill.prefill_time
+    here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
     may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
     may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, times)
-    if is_late and here_s < there_s and may_compute and not (is_slow and may_decode):
-        return Placement.ON_DECODE
+    if not may_decode:
+        return Placement.ON_DECODE if may_compute and is_late and here_s < there_s else Placement.PAIR
     if not may_compute:
-        return (
-            Placement.ON_PREFILL if may_decode and not is_late and prefill.streams <= decode.streams else Placement.PAIR
-        )
-    if not may_decode or here_s > max(there_s, target_s):
+        return Placement.PAIR if is_late or prefill.streams > decode.streams else Placement.ON_PREFILL
+    if not is_slow and here_s < there_s:
+        return Placement.ON_DECODE
+    if here_s > max(there_s, target_s):
         return Placement.PAIR
     return Placement.ON_PREFILL if _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode) else Placement.ON_DECODE
 
@@ -116,8 +117,8 @@ def _is_slow(decode: Node, targets: Targets) -> bool:
 def _cost_bytes(choice: Choice) -> float:
     """Return what it costs that a node serves a request whole, in bytes of prompt that wait before it.
 
-    What a node has of a prompt counts several times, and once more for each stream that would wait for the rest: so no
-    conversation is computed on both nodes, and long prompts go where few streams are.
+    What a node has to compute counts several times, and as often for each stream that would wait for it: so conversations
+    stay on their nodes, and long prompts go where few streams are.
     """
     node, new_bytes = choice
     return _COMPUTED * new_bytes * (1 + node.streams) + _waiting_bytes(node) + node.requests * SEQUENCE_BYTES

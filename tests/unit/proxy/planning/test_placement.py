@@ -19,7 +19,7 @@ PAIR, ON_DECODE, ON_PREFILL = Placement
 HALF = Targets(max_prompt_share=0.5)
 LATE_BYTES = (
     4 * NEW_BYTES
-)  # of prompts before it: one more, and its first token comes after four times what an idle node takes
+)  # of prompts before it: one more, and its first token comes after five times what an idle node takes
 
 
 def report(made: Node, *, running: int, kv_usage: float = 0.1, tokens: int = 100) -> None:
@@ -84,17 +84,17 @@ def place(
 
 
 def test_a_pair_that_keeps_the_targets_gets_every_prompt() -> None:
-    """Although the decode node would be sooner: four times the idle time is what is aimed at."""
+    """Although the decode node would be sooner: three times the idle time is what is aimed at."""
     assert place(measured("prefill"), measured("decode")) is PAIR
-    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES - 10), measured("decode")) is PAIR
-    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES + 10), measured("decode")) is ON_DECODE
-    late = measured("prefill", queue_bytes=3 * NEW_BYTES + 10)
+    assert place(measured("prefill", queue_bytes=2 * NEW_BYTES - 10), measured("decode")) is PAIR
+    assert place(measured("prefill", queue_bytes=2 * NEW_BYTES + 10), measured("decode")) is ON_DECODE
+    late = measured("prefill", queue_bytes=2 * NEW_BYTES + 10)
     assert place(late, measured("decode"), targets=Targets(first_token_s=1.0)) is PAIR
 
 
 def test_what_the_prefill_node_has_of_a_prompt_counts() -> None:
     """Not for its target: it may take as long as another prompt of its length."""
-    late = measured("prefill", queue_bytes=round(3.5 * NEW_BYTES))
+    late = measured("prefill", queue_bytes=round(2.5 * NEW_BYTES))
 
     assert place(late, measured("decode")) is ON_DECODE
     assert place(late, measured("decode"), there=0) is PAIR
@@ -123,9 +123,10 @@ def test_streams_wait_for_the_prompts_on_their_node() -> None:
     """Half of its time: a token takes twice as long."""
     decode = measured("decode")
     assert place(measured("prefill"), decode) is PAIR
-    decode.prompt_share.add(5.0, 0.0)  # of 10 s
+    for _ in range(2):
+        decode.prompt_share.add(5.0, 0.0)  # of 10 s: half of its time, and then all of it
 
-    assert place(measured("prefill"), decode) is ON_PREFILL
+        assert place(measured("prefill"), decode) is ON_PREFILL
     decode.clock = lambda: 60.0  # and that fades
     assert place(measured("prefill"), decode) is PAIR
 
@@ -133,32 +134,47 @@ def test_streams_wait_for_the_prompts_on_their_node() -> None:
 @pytest.mark.parametrize(
     ("there", "here", "requests", "placement"),
     [
-        (10_000, 30_000, 0, ON_PREFILL),
-        (30_000, 10_000, 4, ON_DECODE),
-        (30_000, 30_000, 0, ON_DECODE),
+        (10_000, 30_000, 4, ON_PREFILL),
+        (30_000, 10_000, 6, ON_DECODE),
+        (30_000, 30_000, 1, ON_DECODE),
         (30_000, 30_000, 9, ON_PREFILL),
         (30_000, 10_000, 40, ON_PREFILL),
     ],
     ids=["it has more of it", "the decode node has", "the decode node has less to do", "more to do", "much more to do"],
 )
 def test_both_nodes_are_then_used_as_plain_servers(there: int, here: int, requests: int, placement: Placement) -> None:
-    """Each keeps its conversations, so that nothing is computed twice; not all of those that share a beginning."""
-    late, decode = measured("prefill", queue_bytes=5 * NEW_BYTES), measured("decode")
+    """Conversations stay on their nodes; not all of those that share a beginning."""
+    late, full_of_prompts = measured("prefill", queue_bytes=5 * NEW_BYTES), measured("decode")
+    full_of_prompts.prompt_share.add(9.0, 0.0)  # so that its streams are slow
     for _ in range(requests):
+        full_of_prompts.begin(1)
+
+    assert place(late, full_of_prompts, there=there, here=here, targets=Targets(inter_token_s=0.01)) is placement
+
+
+def test_a_late_prompt_goes_to_fast_streams_as_long_as_it_is_sooner_there() -> None:
+    """However many they are."""
+    late, decode = measured("prefill", queue_bytes=2 * LATE_BYTES), measured("decode")
+    for _ in range(40):
         decode.begin(1)
 
-    assert place(late, decode, there=there, here=here, targets=Targets(first_token_s=0.1)) is placement
-
-
-def test_prompts_that_wait_on_either_node_count() -> None:
-    late = measured("prefill", queue_bytes=2 * LATE_BYTES)
-
+    assert place(late, decode) is ON_DECODE
     assert place(late, measured("decode", queue_bytes=LATE_BYTES)) is ON_DECODE
-    assert place(late, measured("decode", queue_bytes=4 * LATE_BYTES)) is ON_PREFILL
+    assert place(late, measured("decode", queue_bytes=4 * LATE_BYTES)) is PAIR
+    assert place(late, measured("decode", per_byte_s=1e-4)) is PAIR
+    assert place(late, measured("decode", per_byte_s=7e-5)) is ON_DECODE
+
+
+def test_a_target_below_what_an_idle_node_takes_makes_no_prompt_late() -> None:
+    """Another way would be no sooner."""
+    impossible = Targets(first_token_s=0.001)
+
+    assert place(measured("prefill", queue_bytes=NEW_BYTES - 10), measured("decode"), targets=impossible) is PAIR
+    assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), measured("decode"), targets=impossible) is ON_DECODE
 
 
 def test_long_prompts_go_where_fewer_streams_would_wait_for_them() -> None:
-    """Although there are more prompts."""
+    """Although more prompts wait there."""
     late, decode = measured("prefill", queue_bytes=40 * NEW_BYTES), measured("decode", running=6)
 
     assert place(late, decode, prompt_bytes=500, there=500, here=500) is ON_DECODE
@@ -168,22 +184,37 @@ def test_long_prompts_go_where_fewer_streams_would_wait_for_them() -> None:
     assert place(late, decode, prompt_bytes=12_000, there=12_000, here=12_000) is ON_DECODE
 
 
-def test_a_node_that_may_not_serve_a_request_whole_leaves_it_to_the_pair() -> None:
-    """As does one that may, but has more to do than the other."""
-    late, slow = measured("prefill", queue_bytes=40 * NEW_BYTES), measured("decode", running=3)
-
-    assert place(late, slow, prefill_may_decode=False) is ON_DECODE
-    assert place(late, slow, decode_may_compute=False) is PAIR
-    for _ in range(40):
+def test_a_prefill_node_that_may_not_decode_leaves_late_prompts_to_the_decode_node() -> None:
+    """However many streams that has; a pair has the others."""
+    late, slow = measured("prefill", queue_bytes=LATE_BYTES), measured("decode", running=7)
+    for _ in range(60):
         slow.begin(1)
-    assert place(late, slow, decode_may_compute=False) is ON_PREFILL
-    assert place(late, slow, prefill_may_decode=False) is PAIR
+
+    assert place(late, slow) is ON_PREFILL
+    assert place(late, slow, prefill_may_decode=False) is ON_DECODE
+    assert place(measured("prefill", queue_bytes=LATE_BYTES, kv_usage=0.6), slow) is ON_DECODE
+    assert place(measured("prefill"), slow, prefill_may_decode=False) is PAIR
+    with_prompts = measured("decode", running=7, queue_bytes=2 * LATE_BYTES)
+    assert place(late, with_prompts, prefill_may_decode=False) is PAIR
+
+
+def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_streams() -> None:
+    """None whose first token is late: on a pair it is no later, and its stream waits for no other prompt."""
+    slow, full = measured("decode", running=3), measured("decode", running=1, kv_usage=0.95)
+    prefill, late = measured("prefill"), measured("prefill", queue_bytes=LATE_BYTES)
+
+    assert place(prefill, slow, decode_may_compute=False) is ON_PREFILL
+    assert place(prefill, full) is ON_PREFILL
+    assert place(late, slow, decode_may_compute=False) is PAIR
+    for _ in range(4):
+        prefill.begin_stream(0)
+    assert place(prefill, slow, decode_may_compute=False) is PAIR
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_prompts_take_a_share_of_the_time_of_a_node_that_makes_tokens(share: float) -> None:
     bound = Targets(max_prompt_share=share)
-    late, decode = measured("prefill", queue_bytes=900_000), measured("decode")
+    late, decode = measured("prefill", queue_bytes=900_000, kv_usage=0.6), measured("decode")
     prefill, slow = measured("prefill"), measured("decode", kv_usage=0.95)
 
     assert (place(late, decode, targets=bound), place(prefill, slow, targets=bound)) == (ON_DECODE, ON_PREFILL)
@@ -193,6 +224,15 @@ def test_prompts_take_a_share_of_the_time_of_a_node_that_makes_tokens(share: flo
     for made in (decode, prefill):
         made.prompt_share.add(20.0, 0.0)
     assert (place(late, decode), place(prefill, slow)) == (ON_DECODE, ON_PREFILL)  # all of its time is no bound
+
+
+def test_a_decode_node_that_has_computed_nothing_is_taken_to_be_as_fast_as_the_prefill_node() -> None:
+    """Its share of prompts as well."""
+    late, unknown = measured("prefill", queue_bytes=900_000), node("decode")
+    unknown.clock = lambda: 0.0
+
+    assert place(late, unknown, targets=HALF) is ON_DECODE
+    assert place(late, unknown, here=600_000, targets=HALF) is PAIR
 
 
 def test_a_line_that_is_level_by_chance_lets_no_long_prompt_to_streams() -> None:
