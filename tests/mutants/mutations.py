@@ -247,6 +247,12 @@ MUTATIONS: Final = [
         ),
     ),
     *_of(
+        "proxy/planning/planner.py",
+        f"{UNIT}/proxy/planning/test_planner.py",
+        ("if placement is not Placement.ON_DECODE:", "if True:"),
+        ("if placement is not Placement.ON_PREFILL:", "if True:"),
+    ),
+    *_of(
         "proxy/nodes/prefill_time.py",
         f"{UNIT}/proxy/nodes/test_prefill_time.py",
         ("if not 0 <= prompt_bytes <= MAX_BYTES", "if not 0 <= prompt_bytes"),

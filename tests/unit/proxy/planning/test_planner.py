@@ -28,7 +28,7 @@ from baton.proxy.request.parse import parse
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from baton.proxy.routing.prefixes import CHUNK_BYTES
-from baton.proxy.routing.router import Router
+from baton.proxy.routing.router import Choice, Router
 from tests.unit.proxy.members import BFLOAT16, computing, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
@@ -129,6 +129,26 @@ def test_a_prefill_node_makes_an_answer_only_if_it_samples_as_the_decode_node(
 
     assert (chosen.decode is maker, isinstance(chosen, LocalPlan)) == (is_allowed, is_allowed)
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 2
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_only_a_node_that_gets_a_prompt_is_taken_to_have_it(
+    monkeypatch: pytest.MonkeyPatch, placement: Placement
+) -> None:
+    known: list[tuple[bool, bool]] = []
+
+    def place(prefill: Choice, decode: Choice, *_: object, prompt_bytes: int, **__: object) -> Placement:
+        known.append((prefill.new_bytes < prompt_bytes, decode.new_bytes < prompt_bytes))
+        return placement
+
+    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
+    made = planner(
+        [node("prefill", first_tokens="a")], [node("decode", first_tokens="a")], decode_policy=PrefixAffinity()
+    )
+    for _ in range(2):
+        made.first(request({"prompt": "x" * 10 * CHUNK_BYTES}))
+
+    assert known == [(False, False), (placement is not Placement.ON_DECODE, placement is not Placement.ON_PREFILL)]
 
 
 def test_a_prefill_node_makes_no_answer_with_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
