@@ -65,7 +65,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def add_common(add: Callable[..., argparse.Action]) -> None:
-    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
+    add("--seed", type=int, default=None, help="of the prompts; a new one is drawn unless given")
     add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
 

@@ -288,7 +288,7 @@ def is_ready(member: Member) -> bool:
 def uses_all(readiness: bytes) -> bool:
     """Whether no node is named that is not in use: the proxy is ready as soon as it could serve at all, without a prefill node too.
 
-    Nodes name nobody: what they answer is empty.
+    A node's answer is empty: it names no other node.
     """
     nodes = json.loads(readiness or b"{}").get("nodes", [])
     return all(node["state"] == "ready" for node in nodes)

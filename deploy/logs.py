@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 POLL_S = 0.1
 
-# What vLLM, torch and Mooncake say on every start and nobody can act on. Errors are shown; the files keep it all.
+# What vLLM, torch and Mooncake say on every start and no operator can act on. Errors are shown; the files keep it all.
 NOISE = re.compile(
     r"""
       ^\s*$

@@ -1,4 +1,4 @@
-"""Counts synchronisations that nobody meant, on the token path: where the model thread waits for the device.
+"""Counts unintended synchronisations on the token path: where the model thread waits for the device.
 
     with audit.watching():      # around a step, on the model thread
         …                       # whatever there makes the host wait is counted, by the line that did

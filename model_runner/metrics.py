@@ -30,7 +30,7 @@ def families(report: Mapping[str, Any]) -> list[Metric]:
     tokens = found.tokens or _Tokens()
     syncs = CounterMetricFamily(
         "baton_unintended_syncs",
-        "Waits of the model thread for the device that nobody meant, by line; only with sync_audit",
+        "Unintended waits of the model thread for the device, by line; only with sync_audit",
         labels=["site"],
     )
     for site, count in found.syncs.items():

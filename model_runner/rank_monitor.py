@@ -4,7 +4,7 @@ The kernels watch it, not the processes: one that ends closes it, however it end
 after about `SILENT_S`. A process that is merely slow is not taken for gone.
 
 Either end proves that it holds the cluster secret. Everybody else is hung up on, and as soon as all ranks are there,
-nobody can connect any more.
+no process can connect any more.
 """
 
 import hmac
@@ -90,7 +90,7 @@ class RankMonitor:
             key = next((key for key in keys if hmac.compare_digest(_proof(key, said), proof)), None)
             if key is None or index not in missing:
                 end.close()
-                if index in missing:  # nobody else sends such a greeting
+                if index in missing:  # only a rank sends such a greeting
                     raise ConnectorError(f"rank {index}, on another host of this node, holds another cluster secret")
                 return
             end.sendall(_proof(key, b"hub" + theirs))

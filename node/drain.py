@@ -5,7 +5,7 @@ probes, metrics and the node's own API. `baton admin drain` is kept in the proxy
 either the proxy sends the node nothing more, and moves its streams to other nodes after `proxy.drain_handover_s` (`proxy/handler/stream_watch.py`).
 
 vLLM's own handler closes the engine to new requests at once and its HTTP server last, so clients that come in between get
-broken answers, and a prefill node would leave with prompts whose KV nobody has fetched yet. So SIGTERM is ours. When
+broken answers, and a prefill node would leave with prompts whose KV no decode node has fetched yet. So SIGTERM is ours. When
 nothing is left to do, or the time is up, vLLM is told with a SIGINT, which it handles as it would have handled the
 SIGTERM. Before vLLM serves, SIGTERM is handled by vLLM; Ctrl-C always is.
 """
@@ -99,7 +99,7 @@ class Drain:
     async def _run(self) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                while self._requests or await self._open_transfers():  # noqa: ASYNC110  # the connector tells nobody
+                while self._requests or await self._open_transfers():  # noqa: ASYNC110  # the connector does not tell
                     await asyncio.sleep(TICK_S)
             logger.info("drained")
         except TimeoutError:

@@ -107,7 +107,7 @@ def create_app(
     Without `admin_token` the admin API is off; `slot` is None in the only worker.
 
     Raises:
-        SourceError: the configuration names members in a way that nobody can follow.
+        SourceError: the configuration names members in a way that the proxy cannot follow.
         KeyFileError: the API keys cannot be used.
         TracingError: it wants traces, and they cannot be had like that.
     """

@@ -90,7 +90,7 @@ class RetryLaterError(ProxyError):
 
 
 class OverloadedError(RetryLaterError):
-    """Nobody's request could begin in time."""
+    """No tenant's request could begin in time."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     kind = "service_unavailable_error"
@@ -128,7 +128,7 @@ class DeadlineError(ProxyError):
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client closed its connection; no answer can be sent."""
 
 
 class FailureKind(StrEnum):

@@ -44,7 +44,7 @@ class Sample:
 
     seconds: float  # to the first token at the client; raw: to the last byte acknowledged
     wire_bytes: int = 0  # left P over the data link in that time, headers included
-    kv_bytes: int | None = None  # the sender's own count of acknowledged bytes; None where nobody counts
+    kv_bytes: int | None = None  # the sender's own count of acknowledged bytes; None where the sender does not count
     prefill_s: float | None = None  # on P, as vLLM measures it: first scheduled to first token
     after_commit_s: float | None = None  # COMMIT left P to first token at the client
 

@@ -1,7 +1,7 @@
 """The servers that are compared, and how each is asked: from a prefill chunk size to the subjects of one session.
 
 What does not depend on the chunk size runs all the time: the decode nodes and both ends of the raw push. The rest is
-started anew for each chunk size, on new ports. An idle server takes 1.5 % of its core, so all variants are up at once
+started again for each chunk size, on new ports. An idle server takes 1.5 % of its core, so all variants are up at once
 and samples can alternate.
 """
 

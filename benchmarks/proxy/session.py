@@ -53,7 +53,7 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
             say(f"round {number + 1} of {plan.rounds}")
             others.restart()
             alone = await _direct(plan, direct)
-            first = number % len(running)  # nobody is always the first
+            first = number % len(running)  # no subject is always the first
             for one in running[first:] + running[:first]:
                 samples[one.subject.name].append(await _sample(plan, one, alone))
             noise.other_cores.append(others.other_cores())

@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(arguments: argparse.Namespace, found: Mapping[str, Spread]) -> None:
-    """Print the table; what nobody wanted to have measured is not missed."""
+    """Print the table; parts that were not to be measured are not missed."""
     baseline, about = read(arguments.baseline)
     if set(arguments.parts) != set(PARTS):
         baseline = {name: baseline[name] for name in found if name in baseline}

@@ -6,7 +6,7 @@ for it. Frames are at most 2 MiB.
 
 Only peers with the cluster secret can talk: the server's and the clients' Curve25519 keys are derived from it, and a
 client must know the server's public key, which is never sent or shown anywhere. When the first of two secrets changes,
-the listener opens anew with its key: its peers lose their connections for a moment, as on any bad line.
+the listener opens again with its key: its peers lose their connections for a moment, as on any bad line.
 
 ZeroMQ sockets belong to one thread. `ControlLoop` is that thread; all others hand it messages through a queue.
 """

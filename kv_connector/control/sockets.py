@@ -212,7 +212,7 @@ class ControlClient:
         return lost
 
     def handshake(self, timeout_s: float) -> bool | None:
-        """Wait until the peer has let us in, for `baton doctor`; False: it refuses every key; None: nobody is there."""
+        """Wait until the peer has let us in, for `baton doctor`; False: it refuses every key; None: no peer answers."""
         deadline, refused = time.monotonic() + timeout_s, False
         last_chance = len(self._secret.accepted("control-channel/server")) == 1
         while (left_s := deadline - time.monotonic()) > 0:

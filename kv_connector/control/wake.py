@@ -111,7 +111,7 @@ class Waker:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
     def wake(self) -> None:
-        """End the engine's sleep; never waits. Where nobody listens or much is unread, the engine looks in any case."""
+        """End the engine's sleep; never waits. Where no process listens or much is unread, the engine looks in any case."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.sendto(b"\0", self._path)

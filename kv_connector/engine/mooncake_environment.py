@@ -24,8 +24,8 @@ _DEFAULTS = {
 
 _REFUSED = {
     "MC_TCP_PROTO": "its version 1 reports a write as done when it enters the socket, not when it has been applied",
-    "MC_USE_TENT": "it selects another engine, whose fence nobody has checked",
-    "MC_USE_TEV1": "it selects another engine, whose fence nobody has checked",
+    "MC_USE_TENT": "it selects another engine, whose fence has not been checked",
+    "MC_USE_TEV1": "it selects another engine, whose fence has not been checked",
 }
 _HARMLESS = {"MC_TCP_PROTO": "2"}
 

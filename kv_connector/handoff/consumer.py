@@ -8,7 +8,7 @@
                                                    └─ cancel: nothing was sent, closed
 
 Two things are told apart. The *request* is resolved once (`resolved`: KV complete, or failed so that it recomputes, or
-nobody waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
+no client waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
 any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on),
 `to_verify` (committed transfers whose digests are to be compared).
 
@@ -40,7 +40,7 @@ from baton.kv_connector.protocol.messages import (
 from baton.kv_connector.telemetry.refusals import Refused, uncounted
 
 MAX_DECLINED = 256  # of one peer that does not answer
-CANCELLED = "cancelled"  # the reason when nobody waits any more
+CANCELLED = "cancelled"  # the reason when no client waits any more
 
 
 class Consumer:
@@ -141,7 +141,7 @@ class Consumer:
                 self._reserve(transfer)
 
     def cancel(self, request_id: str, now: float, reason: str = CANCELLED) -> None:
-        """Nobody waits for this KV any more, all of it is already here, or it cannot be received."""
+        """No request waits for this KV any more, all of it is already here, or it cannot be received."""
         if transfer := self._by_request(request_id):
             self._resolve(transfer, reason)
             self._revoke(transfer, now)
@@ -154,7 +154,7 @@ class Consumer:
         """
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return False
-        if mismatch:  # for P's logs: lost with the session, repeated by nobody
+        if mismatch:  # for P's logs: lost with the session, never repeated
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch, mismatch=problem))
         self._resolve(transfer, problem, commit=transfer.commit)
         self._close(transfer)

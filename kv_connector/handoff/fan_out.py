@@ -76,7 +76,7 @@ class FanOut:
         return transfer_id in self._open
 
     def cancel(self, transfer_id: str, now: float) -> int:
-        """Nobody wants the transfer any more. Returns how many flows of it were open."""
+        """No request needs the transfer any more. Returns how many flows of it were open."""
         flows = list(self._open.get(transfer_id, ()))
         if not flows:  # nothing has started: what decode ranks have asked for, and whatever comes later
             flows = [flow for flow in self._producer.transfers if transfer_id_of_flow(flow) == transfer_id]

@@ -76,7 +76,7 @@ class Gather:
         self._consumer.zeroed([part for request_id in request_ids for part in self._parts(request_id)], now)
 
     def cancel(self, request_id: str, now: float, *reason: str) -> None:
-        """Nobody waits for this KV any more, or it cannot be received."""
+        """No request waits for this KV any more, or it cannot be received."""
         for part in self._parts(request_id):
             self._consumer.cancel(part, now, *reason)
 

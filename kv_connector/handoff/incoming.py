@@ -11,11 +11,11 @@ class Phase(IntEnum):
     """Where a transfer is on D."""
 
     WATCHING = 0  # P shall know that we care; nothing reserved
-    PREPARED = 1  # blocks allocated, RESERVE not sent: nobody can write
+    PREPARED = 1  # blocks allocated, RESERVE not sent: no peer can write
     RESERVED = 2  # RESERVE may have been sent
     REVOKING = 3  # given up; P has not said yet that it stopped
     DIRTY = 4  # writes may come until the fence
-    VERIFYING = 5  # committed, so nobody writes any more; not used before its digests have been compared
+    VERIFYING = 5  # committed, so no peer writes any more; not used before its digests have been compared
 
 
 class BlockReservation(NamedTuple):

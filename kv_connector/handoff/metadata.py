@@ -123,7 +123,7 @@ class DecodeReport(KVConnectorWorkerMetadata):
 
     started: set[str] = field(default_factory=set)  # transfer ids whose prompt is being computed
     failed: dict[str, str] = field(default_factory=dict)  # request id → reason: its KV will not come
-    closed: list[str] = field(default_factory=list)  # request ids whose blocks nobody writes to any more
+    closed: list[str] = field(default_factory=list)  # request ids whose blocks no peer writes to any more
     endings: dict[str, Ending] = field(default_factory=dict)  # by request id, for timings alone
     first_tokens: dict[str, SampledToken] = field(default_factory=dict)  # by request id; as far as P has said
 

@@ -67,7 +67,7 @@ class ProducerTransfer:
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
     pushing_since: float | None = None  # s; some push call has been under way without a gap
     pushing_s: float = 0.0  # before that: time in which some push call was under way
-    layer_times: LayerTimes | None = None  # for people; None: nobody wants them
+    layer_times: LayerTimes | None = None  # for people; None: they are not recorded
 
     @property
     def epoch(self) -> int:

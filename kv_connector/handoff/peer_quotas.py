@@ -2,7 +2,7 @@
 
 The bounds are far beyond what a healthy rank needs. One that asks for more is told so and computes the prompt itself.
 
-An engine belongs to the first rank that names it, for as long as P knows that rank: nobody can make P write through
+An engine belongs to the first rank that names it, for as long as P knows that rank: no other can make P write through
 another's engine, into another's memory.
 """
 

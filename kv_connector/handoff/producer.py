@@ -274,7 +274,7 @@ class Producer:
             self._act(message.sender, message.body, now)
 
     def tick(self, now: float) -> None:
-        """Let go of peers that fell silent and of prompts that nobody asks for (I5)."""
+        """Let go of peers that fell silent and of prompts that no decode rank asks for (I5)."""
         for incarnation, session in list(self.sessions.items()):
             if session.silent_for(now) > self._settings.peer_timeout_s:
                 self._lose(incarnation, "the decode node fell silent", now)
@@ -405,7 +405,7 @@ class Producer:
         return self._claims.objection(decode, owner, unstarted=len(self.transfers) - len(self._ids))
 
     def _own(self, decode: int, transfer_id: str, now: float) -> ProducerTransfer:
-        """Make a decode rank the one that a transfer is for; nobody else is."""
+        """Make a decode rank the only one that a transfer is for."""
         transfer = self._find_or_create(transfer_id, now)
         if not transfer.decode:
             transfer.decode = decode

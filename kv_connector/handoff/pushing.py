@@ -31,7 +31,7 @@ class GroupPair(NamedTuple):
 
 
 ONLY = GroupPair()
-ONE_GROUP: Mapping[int, GroupPair] = {}  # nobody writes to it; the explorer pickles it
+ONE_GROUP: Mapping[int, GroupPair] = {}  # no code writes to it; the explorer pickles it
 
 
 class TransferLayout(NamedTuple):

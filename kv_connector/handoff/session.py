@@ -22,7 +22,7 @@ class Session:
     """Incarnations, sequence numbers and liveness of one peer."""
 
     def __init__(self, incarnation: int, sequence: Iterator[int], now: float) -> None:
-        """`sequence` is shared by all sessions of a process, so that a session made anew never counts backwards."""
+        """`sequence` is shared by all sessions of a process, so that a session made again never counts backwards."""
         self.incarnation = incarnation  # ours
         self.peer = 0  # theirs; 0: not heard of yet
         self.state = SessionState.NEW

@@ -2,7 +2,7 @@
 
 A decode rank may ask late (its `Reserve` was overtaken, our `Commit` was lost) and a prompt may start late (its leg sat
 in a queue while D gave up). Both are answered from here. The memory is bounded: the oldest ids go first, those of the
-rank that has the most, so that one that ends transfers without end pushes out nobody else's.
+rank that has the most, so that one that ends transfers without end pushes out no other rank's.
 """
 
 from collections import OrderedDict

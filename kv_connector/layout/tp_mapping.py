@@ -8,7 +8,7 @@ One rank of P and one of D that exchange something are joined by a *flow*. A D r
 rank; where several hold it, from one of them, and different D ranks from different ones.
 
 Every pair of stages has flows, also where they turn out to have no layer in common: then there is nothing to push, and
-the flow ends as soon as both sides know each other. Which layers a stage has is nobody else's business.
+the flow ends as soon as both sides know each other. Which layers a stage has is known to its rank alone.
 """
 
 from functools import lru_cache

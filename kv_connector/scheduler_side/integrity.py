@@ -6,7 +6,7 @@
 | vLLM's scheduler             | one per request that has it    | who computes on it      |
 | the connector's ledger       | one per reservation            | a peer may write to it  |
 
-The numbers must add up, and a block is in the free list exactly if nobody has a reference.
+The numbers must add up, and a block is in the free list exactly if it has no reference.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -65,6 +65,6 @@ class ReservationLedger:
 
 
 def by_place(blocks: Sequence["KVCacheBlock"], places: int) -> list[int]:
-    """Return a block id for each place; 0 where vLLM has no block, since nobody will read it or it is D's to fill."""
+    """Return a block id for each place; 0 where vLLM has no block, since it will not be read or it is D's to fill."""
     ids = [0 if block.is_null else block.block_id for block in blocks]
     return ids + [0] * (places - len(ids))

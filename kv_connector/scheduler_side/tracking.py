@@ -49,7 +49,7 @@ def choice_of(request: "Request") -> int:
 
 
 def wrong_grid(said: Grid, ours: Grid) -> str:
-    """Say that a node was started anew with other sizes since the proxy looked."""
+    """Say that a node was started again with other sizes since the proxy looked."""
     return f"the proxy takes this node for tp={said.tp} pp={said.pp}, it is tp={ours.tp} pp={ours.pp}"
 
 

@@ -88,4 +88,4 @@ def _one_line(detail: object) -> str:
 
 
 def uncounted(kind: Refused) -> None:
-    """For a machine of whose refusals nobody keeps count."""
+    """For a state machine whose refusals are not counted."""

@@ -52,7 +52,7 @@ _States = tuple[_State, ...]
 
 class _Loaded(NamedTuple):
     states: _States
-    digest: str  # empty: nobody knows what was read
+    digest: str  # empty: it is not known what was read
 
 
 class Adapters:
@@ -84,7 +84,7 @@ class Adapters:
         """Name an adapter, the same on two nodes only if both have loaded the same files and apply them alike."""
         found = _look_at(adapter)
         loaded = self._loaded.get(adapter.lora_int_id)
-        if loaded is None:  # nobody said that it was loaded: it will be, for this prompt
+        if loaded is None:  # its load was not reported: it will be loaded, for this prompt
             loaded = self._loaded[adapter.lora_int_id] = _Loaded(found, _digest(found))
         if not loaded.digest or (found != loaded.states and _digest(found) != loaded.digest):
             return f"{adapter.lora_name} {self._unknown(adapter)}"

@@ -26,7 +26,7 @@ def adapters_of(vllm_config: "VllmConfig") -> Adapters:
 
 
 def watch(adapters: Adapters, executor: Any = Executor) -> None:
-    """Tell `adapters`, and nobody who was told before, of each load."""
+    """Tell `adapters`, in place of those that were told before, of each load."""
     original = getattr(executor.add_lora, "__wrapped__", executor.add_lora)
 
     @wraps(original)

@@ -194,7 +194,7 @@ class DecodeWorker:
     # --- any thread ---
 
     def cancel(self, transfer_ids: list[str]) -> int:
-        """Nobody wants these transfers any more; a request that still does computes its prompt. How many were open?"""
+        """End transfers that are no longer wanted; a request that still waits computes its prompt. How many were open?"""
         now = time.monotonic()
         with self._lock:
             known = [request for transfer_id in transfer_ids if (request := self._gather.request_of(transfer_id))]

@@ -244,7 +244,7 @@ class PrefillWorker:
     # --- any thread ---
 
     def cancel(self, transfer_ids: list[str]) -> int:
-        """Nobody wants these transfers any more. Returns how many were open; their blocks go with the next step."""
+        """End transfers that no request needs any more. Returns how many were open; their blocks go with the next step."""
         now = time.monotonic()
         with self._lock:
             found = [transfer_id for named in transfer_ids for transfer_id in self._groups.cancel(named)]

@@ -5,7 +5,7 @@ Needed only where the proxy cancels: then all of them end, those too whose promp
 
 from collections import OrderedDict
 
-REMEMBERED = 4_096  # cancelled ids, since a prompt may start after nobody wants it any more
+REMEMBERED = 4_096  # cancelled ids, since a prompt may start after its request was cancelled
 
 
 class PromptBatches:
@@ -17,7 +17,7 @@ class PromptBatches:
         self._cancelled: OrderedDict[str, None] = OrderedDict()
 
     def start(self, group: str, transfer_id: str) -> bool:
-        """A prompt is scheduled for the first time. Returns whether nobody wants it any more."""
+        """A prompt is scheduled for the first time. Returns whether its group has been cancelled."""
         if not group:
             return False
         self._members.setdefault(group, set()).add(transfer_id)

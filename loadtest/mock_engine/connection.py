@@ -28,7 +28,7 @@ class Engine(Protocol):
     def ended(self, answer: Due, *, complete: bool) -> None: ...
 
     def lost(self, answer: Due) -> None:
-        """Note that nobody waits for an answer any more."""
+        """Note that no client waits for an answer any more."""
         ...
 
 
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Tell the answer under way that nobody waits for it."""
+        """Tell the answer under way that no client waits for it."""
         answer, self.answer, self._busy = self.answer, None, False
         if answer is not None:
             self._engine.lost(answer)

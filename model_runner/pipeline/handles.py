@@ -17,7 +17,7 @@ class Handle(Protocol):
     """What vLLM makes of a posted message, or we do."""
 
     def is_completed(self) -> bool:
-        """Whether it has ended. Over gloo nobody can tell: ask `wait`."""
+        """Whether it has ended. Over gloo this cannot be told: ask `wait`."""
 
     def wait(self) -> Any:
         """Return when it has ended."""

@@ -83,7 +83,7 @@ class EventSynced(OwnsTransfer):
                 companion = Companion(name, getattr(self, event), self.companions, getattr(self, buffer))
                 setattr(self, buffer, companion)
                 setattr(self, event, companion)
-        if getattr(self, ACCEPTED_EVENT, None) is not None:  # its buffer is of a batch, which vLLM makes anew
+        if getattr(self, ACCEPTED_EVENT, None) is not None:  # its buffer is of a batch, which vLLM makes again
             setattr(self, ACCEPTED_EVENT, Companion(ACCEPTED, getattr(self, ACCEPTED_EVENT), self.companions))
 
     def _update_states_after_model_execute(self, *step: Any, **more: Any) -> Any:
@@ -101,7 +101,7 @@ class EventSynced(OwnsTransfer):
     def _bookkeeping_sync(self, scheduler_output: Any, sampler_output: Any, *rest: Any, **more: Any) -> Any:
         """Bring the sampler's tensors to the host first, unless the step's output will.
 
-        Not before the drafter has run: vLLM writes pinned buffers anew, the drafter's included, once it has waited here, and
+        Not before the drafter has run: vLLM writes pinned buffers again, the drafter's included, once it has waited here, and
         moves rows of accepted counts. Up to vLLM 0.30 its wait covers copies of routed experts as well, which it issues in here.
         """
         if not self.use_async_scheduling:

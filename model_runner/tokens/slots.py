@@ -27,7 +27,7 @@ class Slot:
         self.device = lane.device_memory(size_bytes)
 
     def grow(self, size_bytes: int) -> bool:
-        """Have room for so much; return whether new memory was needed. Only while it is nobody else's."""
+        """Have room for so much; return whether new memory was needed. Only while no other step is in it."""
         if size_bytes <= self.host.numel():
             return False
         size_bytes = 1 << (size_bytes - 1).bit_length()
@@ -68,7 +68,7 @@ class Ring:
             self._changed.notify()
 
     def close(self, error: TokenTransferError) -> None:
-        """Let nobody have a slot any more; who waits for one gets this error, and at once."""
+        """Give out no slot any more; a thread that waits for one gets this error, and at once."""
         with self._changed:
             self._closed = error
             self._changed.notify_all()

@@ -172,7 +172,7 @@ class TokenTransfer:
     def _take_all(self) -> None:
         try:
             self._lane.adopt_thread()
-        except Exception as exc:  # noqa: BLE001  # thread boundary: without a taker nobody may wait for it
+        except Exception as exc:  # noqa: BLE001  # thread boundary: without a taker no thread may wait for it
             self._lose(exc)
             return
         while True:

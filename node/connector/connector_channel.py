@@ -93,7 +93,7 @@ class ConnectorClient:
     def __init__(
         self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> None:
-        """Ask nobody yet; without a secret, ranks on other hosts cannot be asked."""
+        """Ask no rank yet; without a secret, ranks on other hosts cannot be asked."""
         self._runtime_dir = runtime_dir
         self._client = ControlClient(timeout_s, secret)
 

@@ -1,4 +1,4 @@
-"""`POST /baton/transfers/cancel`: nobody wants these transfers any more.
+"""`POST /baton/transfers/cancel`: no request needs these transfers any more.
 
 The proxy calls it on a prefill node when a request ends in a way that the decode node may never have heard of. Without
 it such a prompt would keep its blocks for `orphan_timeout_s`. It may be said any number of times, before or after the

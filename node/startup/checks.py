@@ -91,7 +91,7 @@ def check_transfer_engine() -> None:
     Asked in a process of its own: Mooncake brings a Go runtime, after which this process could not fork safely.
     """
     problem = _import_problem(_IMPORT)
-    if problem and "libcudart" in problem:  # pip's is found by nobody until torch has loaded it, as it has in a worker
+    if problem and "libcudart" in problem:  # pip's is not found until torch has loaded it, as it has in a worker
         problem = _import_problem(f"import torch; {_IMPORT}")
     if problem is not None:
         raise StartRefusedError(explain_import_failure(problem))

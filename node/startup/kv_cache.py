@@ -1,4 +1,4 @@
-"""How much memory the KV cache gets on a CPU when nobody says so.
+"""How much memory the KV cache gets on a CPU when the operator does not say.
 
 vLLM's own default takes nearly all of the machine's memory, which two nodes on one machine cannot both have.
 """

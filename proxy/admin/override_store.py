@@ -29,7 +29,7 @@ class OverrideStore:
         self._lock = path.with_suffix(".lock")
 
     def read(self) -> AdminOverrides:
-        """Return what is ordered now; nothing so far if nobody has written.
+        """Return what is ordered now; nothing so far if no worker has written.
 
         Raises:
             OverrideStoreError: the file cannot be read.
@@ -67,7 +67,7 @@ class OverrideStore:
     async def _take(self, descriptor: int) -> None:
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
-                while not _is_taken(descriptor):  # noqa: ASYNC110  # flock wakes nobody
+                while not _is_taken(descriptor):  # noqa: ASYNC110  # flock wakes no coroutine
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             raise OverrideStoreError(f"another worker holds {self._lock.name} for over {LOCK_TIMEOUT_S:g} s") from None

@@ -177,7 +177,7 @@ class WorkerGroup:
             logger.warning("some workers did not answer", extra={"workers": silent, "asked": word})
 
     def _report(self) -> Report:
-        """Say where this worker stands. What it says that it has counted it has written down: nobody sees it shrink."""
+        """Say where this worker stands. What it says that it has counted it has written down: no scrape sees it shrink."""
         found = self._count()
         if self._slot is not None:
             self._write_counters(found)

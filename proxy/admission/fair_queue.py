@@ -45,7 +45,7 @@ class FairQueue(Generic[T]):
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
 
     def pop(self) -> T | None:
-        """Take out the next one; None if nobody waits."""
+        """Take out the next one; None if no request waits."""
         while self._heap:
             _, tag, _, _, item = heapq.heappop(self._heap)
             if item in self._waiting:

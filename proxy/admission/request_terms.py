@@ -17,7 +17,7 @@ _MOST: Final = 1 << 31
 def tenant_of(headers: RawHeaders, header: str, name: str = "") -> str:
     """Return a name for who asks: that header's value, else the name of the API key, else what stands where it would be.
 
-    "" if there is none of these. But for a key's name it is a keyed hash: short, and nobody can tell the key from it.
+    "" if there is none of these. But for a key's name it is a keyed hash: short, and the key cannot be found from it.
     """
     said = header and find(headers, header.encode())
     if not said and name:

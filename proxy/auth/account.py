@@ -14,7 +14,7 @@ from baton.proxy.auth.errors import Denial, InvalidKeyError, KeyLimitError, Mode
 from baton.proxy.auth.key_file import Key
 
 MINUTE_S: Final = 60.0
-_RETRY_AT_ONCE_S: Final = 1  # nobody knows when one of them will have ended
+_RETRY_AT_ONCE_S: Final = 1  # it is not known when one of them will have ended
 
 
 class Account:

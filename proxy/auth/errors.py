@@ -10,7 +10,7 @@ class Denial(StrEnum):
     """Why; the values are labels of `baton_access_refusals_total`."""
 
     MISSING = "missing"  # no key was shown
-    UNKNOWN = "unknown"  # it is nobody's
+    UNKNOWN = "unknown"  # it is not in the file
     EXPIRED = "expired"
     AT_ONCE = "at_once"  # as many of the key's requests are here as may be
     PER_MINUTE = "per_minute"

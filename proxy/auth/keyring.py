@@ -61,7 +61,7 @@ class Keyring:
         """Return the account that a request's key opens.
 
         Raises:
-            InvalidKeyError: there is no key, it is nobody's, or it has expired.
+            InvalidKeyError: there is no key, it is not in the file, or it has expired.
         """
         shown = _shown(headers)
         if shown is None:

@@ -1,4 +1,4 @@
 """`/dashboard`: what the proxy and its nodes do at this moment, for people.
 
-Nothing is noted, asked or kept while nobody looks.
+Nothing is noted, asked or kept while no page is open.
 """

@@ -31,7 +31,7 @@ class RequestRecorder:
         return self._over is not None
 
     def look(self) -> None:
-        """Watch every request that comes from now on, until nobody has looked for a while."""
+        """Watch every request that comes from now on, until no page has asked for a while."""
         if self._over is not None:
             self._over.cancel()
         else:

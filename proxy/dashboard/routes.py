@@ -15,7 +15,7 @@ from baton.proxy.dashboard.pace import Pace
 
 PAGE: Final = "/dashboard"
 _PAGE_FILE: Final = "index.html"
-# Nothing from elsewhere, no script or style but our files, in nobody's frame; and no address leaves with a link.
+# Nothing from elsewhere, no script or style but our files, in no other page's frame; and no address leaves with a link.
 _FENCE: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -26,7 +26,7 @@ _FENCE: Final = {
 
 
 def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRouter:
-    router, paces = APIRouter(), {False: Pace(), True: Pace()}  # for operators or not: nobody keeps them out
+    router, paces = APIRouter(), {False: Pace(), True: Pace()}  # by `for_operator`: others keep no operator out
     operators = APIRouter(route_class=guarded_by(token))
 
     def slow_down(*, for_operator: bool) -> None:

@@ -43,7 +43,7 @@ from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.traces import Leg
 
-CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
+CUT: Final = "cut"  # the problem of a leg that its request did not need any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
 

@@ -1,4 +1,4 @@
-"""Telling prefill nodes at once that nobody wants a transfer any more.
+"""Telling prefill nodes at once that no request needs a transfer any more.
 
 A finished prompt keeps its blocks until a decode node has asked for it, and only the proxy knows when none will: the
 client left, or the decode node failed, before it was heard of. All ids of a node that wait are sent together, by one

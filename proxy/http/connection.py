@@ -39,7 +39,7 @@ class Connection(asyncio.Protocol):
         """Send a request; what is returned gets the head of its answer.
 
         It gets an `UnusedError` if nothing of an answer came, an `UpstreamError` if what came is no HTTP, or broke off
-        inside its head. `forget` it if nobody waits for it any more.
+        inside its head. `forget` it if no caller waits for it any more.
         """
         head: asyncio.Future[UpstreamResponse] = asyncio.get_running_loop().create_future()
         if self._is_alive():
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         return head
 
     def forget(self, head: asyncio.Future[UpstreamResponse]) -> None:
-        """Close the connection under a request that nobody waits for; by its answer's end it may be another request's."""
+        """Close the connection under a request that no caller waits for; by its answer's end it may be another request's."""
         if head.cancelled() or not head.done():
             head.cancel()
             self.abandon()
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._headers = []
         self._head_bytes = 0
         if self._answer is not None:  # behind a complete one, or before it was read
-            raise ValueError("an answer that nobody asked for")
+            raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)

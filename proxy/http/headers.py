@@ -28,7 +28,7 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     )
 )
-# The body is encoded anew for each leg; `expect` was for us; no encoding, so that an error event can be appended.
+# The body is encoded again for each leg; `expect` was for us; no encoding, so that an error event can be appended.
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"accept-encoding",
     b"content-encoding",

@@ -21,7 +21,7 @@ UNACKNOWLEDGED_MS: Final = 120_000  # then the connection is lost
 
 
 class Pool:
-    """Makes connections, and keeps those that nobody uses."""
+    """Makes connections, and keeps those that no request uses."""
 
     def __init__(self) -> None:
         self._idle: dict[Address, dict[Connection, None]] = {}  # the newest last
@@ -29,7 +29,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, address: Address) -> Connection | None:
-        """Return an idle connection, which is nobody else's then."""
+        """Return an idle connection, which no other request has then."""
         idle = self._idle.get(address)
         while idle:
             connection, _ = idle.popitem()

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.headers import find
 
-HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
+HIGH_WATER_BYTES: Final = 1 << 16  # of an answer, unread; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"
 RawHeaders = list[tuple[bytes, bytes]]
 Sink = Callable[[bytes, bool], bool]  # takes bytes and whether they end the answer; returns whether there may be more

@@ -152,7 +152,7 @@ class ClientProtocol(HeadProtocol):
         self._watch.start()
 
     def resume_writing(self) -> None:
-        """It has read; the last bytes of a connection that is closing nobody will write on, so they stay watched."""
+        """It has read; nothing is written after the last bytes of a connection that is closing, so they stay watched."""
         if not self.transport.is_closing():
             self._watch.stop()
         super().resume_writing()

@@ -41,7 +41,7 @@ class HeadProtocol(WaitingProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Hand the request over if its head is as it may be; what follows its body as trailers is nobody's."""
+        """Hand the request over if its head is as it may be; what follows its body as trailers is dropped."""
         self._hands_over = True
         self._head_is_open = False
         problem = self.head_limits.problem_of(self.url, self.headers)

@@ -2,7 +2,7 @@
 
 Above 64 KiB of unread data the transport pauses its writer: so the proxy holds these, one chunk more, and two chunks
 of the node's, whose own connection is not read any further. The same watch ends a connection that is closing and whose
-last bytes nobody takes.
+last bytes the client does not take.
 
 What the kernel still has counts as unread: it lets a transport write on only when a good part of its several MiB is free,
 which a slow reader may take long to read.

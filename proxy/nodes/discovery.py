@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class SourceError(ValueError):
-    """The configuration names members in a way that nobody can follow; the message says which."""
+    """The configuration names members in a way that the proxy cannot follow; the message says which."""
 
 
 Publish = Callable[[tuple[str, ...]], None]

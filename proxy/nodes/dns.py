@@ -114,7 +114,7 @@ class DnsSource:
                 answer = exc
             except UnicodeError as exc:  # no name at all
                 answer = OSError(str(exc))
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 loop.call_soon_threadsafe(deliver, answer)
 
         # A thread of our own and a daemon, since a resolver may hang for long and must not keep the process from ending.

@@ -109,7 +109,7 @@ class Planner:
 
         Raises:
             NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may, or others wait.
-            ProxyError: nobody can take it, or nobody serves the model.
+            ProxyError: no node can take it, or no node serves the model.
         """
         work = self._work(request)
         found = self._fleet.usable(request.model, history)
@@ -368,7 +368,7 @@ def _alone(choice: Choice, reason: str) -> LocalPlan:
 
 
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
-    """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made anew and none starts with tokens."""
+    """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made from the start and none starts with tokens."""
     starting = [node for node in decode if node.starts_with_tokens]
     if starting or is_optional:
         return starting or [*decode]

@@ -1,7 +1,7 @@
 """Whether a request may be tried once more, and what it has been through so far. Pure but for the budget's clock.
 
 Only work that is asked of another node is a retry. A decode node that computes a prompt itself, because its prefill
-node failed, does what nobody has done yet: that needs no permission.
+node failed, does what no node has done yet: that needs no permission.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class RetryDenial(StrEnum):
     ATTEMPTS = "attempts"  # the request had as many as it may have
     DEADLINE = "deadline"  # too little of its time is left
     BUDGET = "budget"  # all requests together had as many as they may have
-    NO_NODE = "no_node"  # nobody else can take it
+    NO_NODE = "no_node"  # no other node can take it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class History:
     lost: frozenset[tuple[Node, str]] = frozenset()  # with the start of its process that failed
 
     def has_lost(self, node: Node) -> bool:
-        """Whether a node has failed on the request, and has not been started anew since."""
+        """Whether a node has failed on the request, and has not been started again since."""
         return (node, node.incarnation) in self.lost
 
     def after(self, node: Node, kind: FailureKind) -> "History":

@@ -105,7 +105,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
 
 async def discard_body(receive: Receive) -> None:
-    """Read a body that nobody wants, for a while: a connection that is closed with unread data is reset.
+    """Read a body that the proxy does not need, for a while: a connection that is closed with unread data is reset.
 
     The client would then see the reset and not the answer.
     """

@@ -72,7 +72,7 @@ class AnswerRecord:
 
         Args:
             dialect: the API's.
-            rewrites: whether all events of a further leg have to be written anew.
+            rewrites: whether all events of a further leg have to be written again.
             has_logprobs: whether each token comes with log probabilities, which a node does not know of tokens that it starts with.
         """
         self.dialect = dialect

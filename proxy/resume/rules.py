@@ -53,7 +53,7 @@ def why_not_resumed(request: ClientRequest, *, resumes: bool) -> NotResumableRea
 
 
 def why_not_kept(request: ClientRequest, *, resumes: bool) -> NotResumableReason | None:
-    """Say the same of an answer that is not streamed, which is tried anew then."""
+    """Say the same of an answer that is not streamed, which is tried from the start then."""
     fields = request.fields
     if not resumes or is_on(fields, "stream"):
         return NotResumableReason.OFF

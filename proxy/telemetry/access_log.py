@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     time_s: float  # since 1970, at its end
     request_id: str
-    tenant: str  # "": nobody said
+    tenant: str  # "": the request names none
     route: str
     path: str  # as in `x-baton-path`; "": not decided
     reason: str

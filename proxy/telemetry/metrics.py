@@ -92,7 +92,7 @@ class Metrics:
         )
         self._cancels = counter(
             "baton_transfer_cancels",
-            "Transfers that nobody wants any more, by whether the prefill node could be told",
+            "Transfers that no request needs any more, by whether the prefill node could be told",
             ("result",),
         )
         self._refusals = counter("baton_refusals", "Requests told to come again, by reason", ("reason",))
@@ -155,7 +155,7 @@ class Metrics:
         self._returns.labels(result).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
-        """Count transfers whose prefill node was told that nobody wants them, or could not be."""
+        """Count transfers whose prefill node was told that no request needs them, or could not be."""
         self._cancels.labels(result).inc(transfers)
 
     def began(self) -> None:

@@ -53,7 +53,7 @@ class Background(Generic[T]):
 
     def _run(self) -> None:
         while not self._abandoned:
-            self._wake.wait()  # for `stop` at the latest; the thread keeps nobody from ending
+            self._wake.wait()  # for `stop` at the latest; the thread keeps no process from ending
             self._stopping.wait(self._gather_s)
             self._wake.clear()
             while self._queue and not self._abandoned:

@@ -20,7 +20,7 @@ class Parent(NamedTuple):
 
 
 def parent_of(headers: RawHeaders) -> Parent | None:
-    """Return the client's span; None if it names none, or in a way that nobody understands."""
+    """Return the client's span; None if it names none, or in a way that cannot be parsed."""
     for name, value in headers:
         if name == b"traceparent":
             return _parsed(value)

@@ -15,7 +15,7 @@ def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
-    # SO_REUSEPORT would let us in beside another proxy of the same user: first see that nobody is there.
+    # SO_REUSEPORT would let us in beside another proxy of the same user: first see that no process listens there.
     close([_bound(address, shared=False) for address in addresses])
     sockets: list[list[socket.socket]] = []
     try:

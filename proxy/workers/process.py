@@ -14,7 +14,7 @@ class WorkerProcess:
     """A slot and its process."""
 
     number: int
-    pid: int = 0  # 0: nobody
+    pid: int = 0  # 0: no process
     starts: int = 0
     quick_ends: int = 0  # in a row
     started_s: float = 0.0

@@ -27,7 +27,7 @@ class WorkerSlot:
     def beat(self) -> None:
         """Tell the supervisor that this worker's loop turns."""
         if self.pulse is not None:
-            with suppress(OSError):  # nobody listens, or has for long: that is not this worker's to judge
+            with suppress(OSError):  # the supervisor does not read, or not in time: not this worker's to judge
                 os.write(self.pulse, b".")
 
     @property
