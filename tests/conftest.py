@@ -46,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_settings_of_the_shell() -> None:
-    """`BATON_…` of whoever runs the tests must not change what they test."""
+    """`BATON_…` variables of the shell that runs the tests must not change what they test."""
     for name in [name for name in os.environ if name.startswith("BATON_")]:
         del os.environ[name]
 

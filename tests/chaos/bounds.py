@@ -32,11 +32,11 @@ class Bounds:
             return 2 * self.step_s  # the connection breaks at once
         longest_s = self.request_timeout_s + self.step_s
         if isinstance(fault, Stall) and fault.victim == "proxy":
-            longest_s = max(longest_s, fault.lasts_s + self.step_s)  # nobody answers while it is stopped
+            longest_s = max(longest_s, fault.lasts_s + self.step_s)  # a stopped proxy answers no client
         return min(self._unnoticed_s(fault) + self.served_s, longest_s)
 
     def _unnoticed_s(self, fault: Fault) -> float:
-        """How long nobody need notice the fault."""
+        """How long the fault may go unnoticed by every process."""
         match fault:
             case Kill(victim="decode") if not self.transfer.both_ways:
                 return 0.0  # connections break; the proxy asks another node, or ends the stream with an error
@@ -63,7 +63,7 @@ class Bounds:
         return max(self.answer_s(fault), self.served_s)
 
     def given_back_s(self, fault: Fault) -> float:
-        """From the fault, or the last client's end if that is later, to the moment when nobody holds a block."""
+        """From the fault, or the last client's end if that is later, to the moment when no node holds a block."""
         if fault_is_on_proxy(fault):
             return self.settled_s
         return self.transfer.peer_timeout_s + self.transfer.quarantine_max_s + self.settled_s

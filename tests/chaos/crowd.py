@@ -84,7 +84,7 @@ class Crowd:
         self._issuing = False
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the answers under way; whoever still waits then is given up, as hanging."""
+        """Wait for the answers under way; a client that still waits then is given up, as hanging."""
         self.stop_asking()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

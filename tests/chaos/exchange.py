@@ -26,7 +26,7 @@ class Ending(StrEnum):
     CUT = "cut"  # the server closed the connection, or broke it, before that
     UNREACHABLE = "unreachable"  # no connection
     LEFT = "left"  # the client closed it
-    HUNG = "hung"  # given up by whoever waits
+    HUNG = "hung"  # given up by the waiting client
 
 
 class Exchange:
@@ -87,7 +87,7 @@ class Exchange:
         self._close(Ending.LEFT, reset=reset)
 
     def give_up(self) -> None:
-        """Whoever waits has lost patience."""
+        """The client stops waiting for the answer: the request counts as hung."""
         self._close(Ending.HUNG, reset=False)
 
     def _close(self, ending: Ending, *, reset: bool) -> None:

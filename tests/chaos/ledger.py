@@ -1,6 +1,6 @@
 """What the nodes say of every request and of their blocks: one picture of all nodes at (nearly) one moment.
 
-`Watch` takes pictures all the time and wakes whoever waits for the next one. `settle` waits until nothing is left.
+`Watch` takes pictures all the time and wakes the tasks that wait for the next. `settle` waits until nothing is left.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class NodeState:
 
     @property
     def missing_blocks(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks that a request, a transfer or the quarantine holds."""
         return self.num_blocks - self.free_blocks
 
     @property

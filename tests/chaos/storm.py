@@ -191,7 +191,7 @@ class Storm:
             self._look(await watch.next())
 
     def _look(self, picture: Picture) -> None:
-        """Whoever is seen in the phase it waits for leaves at once; whose transfer is gone has been given back."""
+        """A client seen in the phase it waits for leaves at once; where its transfer is gone, its blocks are back."""
         for tag, view in picture.views.items():
             caller = self._live.get(tag)
             if caller is None or caller.exchange.ending is not Ending.OPEN:

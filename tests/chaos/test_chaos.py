@@ -83,7 +83,7 @@ def chaos(
 
 
 def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, list[Reference]]) -> None:
-    """Every block is free again, every transfer closed in time, and whoever stayed has the exact answer."""
+    """Every block is free again, every transfer closed in time, and every client that stayed has the exact answer."""
     cluster, references = chaos
 
     tally = run_storm(cluster, references, StormSize(SEED, ABORTS, STORM_SECONDS, at_once=64), at_least=FEW)

@@ -1,8 +1,8 @@
 """One fault at one known moment, under load, and everything that must hold afterwards.
 
 Load, wait until some request is seen in the phase, strike the server that it is on, go on asking for a while, heal. Then:
-every client has the exact answer or a typed error within its bound; nobody holds a block; hand-over works again through
-what had failed; and no other process has ended.
+every client has the exact answer or a typed error within its bound; no node holds a block; hand-over works again
+through what had failed; and no other process has ended.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Trial:
             task = asyncio.create_task(crowd.send(member, half=True))
             crowd.also_wait_for(task)
             await asyncio.sleep(0.1)
-            return Moment(member, self._somebody(role))
+            return Moment(member, self._any_server(role))
         deadline = time.monotonic() + self._bounds.patience * PHASE_WITHIN_S
         while time.monotonic() < deadline:
             picture = await self._watch.next()
@@ -121,7 +121,7 @@ class Trial:
             return member.is_decoding
         return phase_of(view) is phase
 
-    def _somebody(self, role: str) -> str:
+    def _any_server(self, role: str) -> str:
         servers = {"prefill": self._cluster.prefill, "decode": self._cluster.decode}.get(role)
         return self._rng.choice(servers).name if servers else role
 

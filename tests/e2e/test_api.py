@@ -28,7 +28,7 @@ def test_each_prompt_is_computed_and_transferred_once(trio: Trio, prompts: list[
     Of a prompt each answer of a stream receives the last block, with its own first token.
     """
     longest = sorted(trio.prompts, key=len, reverse=True)
-    wanted = [[100 + n, 200 + streams, *longest[index]] for index in prompts]  # nobody has asked for these before
+    wanted = [[100 + n, 200 + streams, *longest[index]] for index in prompts]  # no earlier request had these
     prompt = wanted if len(wanted) > 1 else wanted[0]
     body = body_for(trio.model, []) | {"prompt": prompt, "n": n, "temperature": 0.7, "top_k": 1, "stream": streams}
     distinct = len(set(prompts))

@@ -88,7 +88,7 @@ async def traffic(trio: Trio, url: str) -> AsyncIterator[None]:
 
 
 async def picture(tab: Tab, name: str) -> None:
-    """Keep a picture of the page, if somebody wants them."""
+    """Keep a picture of the page, if `DASHBOARD_PICTURES` names a folder for them."""
     if folder := os.environ.get("DASHBOARD_PICTURES"):
         await asyncio.sleep(1.2)  # what moves has come to rest
         await asyncio.to_thread(keep, await tab.screenshot(), Path(folder) / f"dashboard-{name}.png")

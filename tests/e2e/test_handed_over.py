@@ -217,7 +217,7 @@ def goes_on(
 
 
 def test_a_request_that_cannot_go_on_is_refused(stack: Stack, trio: Trio) -> None:
-    """It does not begin anew."""
+    """The decode node does not begin the answer again."""
     body = {"model": str(WEIGHTS), "prompt": "The harbour", "max_tokens": 5} | decode_leg(stack, [10_000_000])
     before = trio.decode.transfers()["scheduler"]["refused"].get("start", 0)
 

@@ -17,7 +17,7 @@ from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-async def checked_meanwhile(trio: Trio) -> list[dict[str, object]]:
+async def checked_under_load(trio: Trio) -> list[dict[str, object]]:
     """Serve all prompts, 8 at once, and have both nodes checked again and again until they are done."""
     serving = asyncio.create_task(ask_all(trio.proxy.url, trio.model, trio.prompts, at_once=8))
     found = []
@@ -29,7 +29,7 @@ async def checked_meanwhile(trio: Trio) -> list[dict[str, object]]:
 
 def test_the_views_agree_under_load_and_before_idling(trio: Trio) -> None:
     """Nothing is found, and it was looked. With clients that leave at any moment: tests/chaos."""
-    found = asyncio.run(checked_meanwhile(trio))
+    found = asyncio.run(checked_under_load(trio))
     for server in (trio.prefill, trio.decode):
         settle(server, GIVEN_BACK_WITHIN_S)
 
@@ -42,7 +42,7 @@ def test_the_views_agree_under_load_and_before_idling(trio: Trio) -> None:
         assert (answer["integrity_findings"], bool(answer["idle_checks"])) == (0, True)
 
 
-def test_a_block_that_nobody_owns_is_reported_with_its_history(stack: Stack, trio: Trio, tmp_path: Path) -> None:
+def test_a_block_without_an_owner_is_reported_with_its_history(stack: Stack, trio: Trio, tmp_path: Path) -> None:
     """A reference that the connector forgets is found before the engine idles; the API and the log tell whose it was."""
     order = tmp_path / "leak"
     target, env = "tests.e2e.targets:leaking_decode_node", {LEAK_FILE: str(order)}

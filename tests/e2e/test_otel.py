@@ -54,7 +54,7 @@ def engines(collector: Receiver) -> list[Span]:
 
 
 def test_vllms_spans_lie_below_the_proxys_legs(stack: Stack, proxy: Server, collector: Receiver) -> None:
-    """A client's trace goes through all three; a request that nobody traces leaves no span anywhere."""
+    """A client's trace goes through all three; a request without a trace leaves no span anywhere."""
     ask(stack, proxy, {})
     ask(stack, proxy, {"traceparent": f"00-{TRACE}-{SPAN}-01", "x-request-id": "traced"})
     found = engines(collector)

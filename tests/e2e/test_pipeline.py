@@ -85,7 +85,7 @@ def how_it_ends(server: Server, body: dict[str, Any], under_way: threading.Event
     ],
 )
 def test_a_request_ends_when_a_stage_does(stack: Stack, trio: Trio, rank: int, signal_number: signal.Signals) -> None:
-    """It is told so, and the server ends for whoever restarts it: by the death, or when a step's time is over."""
+    """The client is told so, and the server ends, to be restarted: by the death, or when a step's time is over."""
     hurt = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
     body = body_for(stack.model, trio.prompts[0], max_tokens=2000, stream=True)
     with ThreadPoolExecutor(1) as pool:

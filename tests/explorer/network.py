@@ -72,7 +72,7 @@ class Network:
         return after
 
     def crashed(self, net: int) -> list[int]:
-        """Return the networks after D has died: one outcome for it stays in somebody's queue, or none does."""
+        """Return the networks after D has died: one outcome for it stays in a sender's queue, or none does."""
         rest = [m for m in self._known[net] if m.to == "P"]
         mail = [m for m in self._known[net] if m.to == "D" and self._ends(m.body)]
         return [self._number(rest), *(self._number([*rest, m]) for m in mail)]
@@ -120,7 +120,7 @@ class Network:
 
 
 def renumber(net: Iterable[InFlight], to: str, seen: dict[int, int]) -> list[InFlight]:
-    """Count anew what is under way to one side, after it has accepted up to `seen` by sender.
+    """Number again what is under way to one side, after it has accepted up to `seen` by sender.
 
     A message that is older than the newest accepted one will never be acted on: it is as good as lost. Late copies
     stay, since the receiver may have forgotten by then what it has seen.

@@ -116,11 +116,11 @@ class ProducerRank(Rank):
             if transfer.coverage is None or not transfer.coverage.pending:
                 del machine._pushable[flow]
         outcomes, owners = machine.tombstones._outcomes, machine.tombstones._by_owner
-        for owner, outcome in list(outcomes.values()):  # whoever asks, for whichever epoch: it has failed cleanly
+        for owner, outcome in list(outcomes.values()):  # any rank that asks, for any epoch: it has failed cleanly
             if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
                 machine.tombstones.bury(0, replace(outcome, epoch=0, reason=REASON))
         claims = machine._claims
-        if not self.scene.engine_names_return:  # then nobody names another's
+        if not self.scene.engine_names_return:  # then no decode rank names another's
             claims.owners.clear()
             claims._engines.clear()
         by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
@@ -290,7 +290,7 @@ class PrefillSide(ProducerRank):
                 self._hear()
             source.block, source.content = 0, ["garbage"] * self.scene.layers
         elif not is_read:
-            # It has ended: what its request does from now on, and whether there is one, is of interest to nobody.
+            # It has ended: what its request does from now on, and whether there is one, changes nothing.
             if source.request in ("running", "zeroed", "voided"):
                 self._on_hold(name)
                 self._hear()

@@ -120,7 +120,7 @@ class Scene:
         With a pool: the lowest one that is free. (Free blocks are alike: no write is under way to any, or a violation
         is one step away.) Without: one of its own. That is what a pool of as many blocks as transfers comes to but for
         the names of the blocks, which the machines only pass on: a write into a block that has been given back is a
-        violation whoever has it next, and what is read from a block that P let go is garbage to whoever wants it.
+        violation for any next owner, and what is read from a block that P let go is garbage for any reader.
         """
         if not self.pool:
             return self.names.index(name) + 1

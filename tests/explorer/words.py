@@ -10,7 +10,7 @@ from tests.explorer.writes import Stage
 SENTENCES = {
     ("P", "start"): "P schedules prompt {0}",
     ("P", "abandon"): "P will not compute prompt {0}",
-    ("P", "cancel"): "the proxy tells P that nobody wants transfer {0} any more",
+    ("P", "cancel"): "the proxy tells P that no client wants transfer {0} any more",
     ("P", "ready"): "P's device has written one more layer of {0}",
     ("P", "sample"): "P samples the first token of {0}",
     ("P", "void"): "P preempts or aborts {0}: its block is free",

@@ -98,7 +98,7 @@ class World:
         lost = self.budget.spend(budget, "loss")
         for what, after, message in options.losses:
             if message.to == D and message.receiver != self._decode(d):
-                yield what, (p, d, after, writes, budget)  # what nobody will read may vanish
+                yield what, (p, d, after, writes, budget)  # what no process will read may vanish
             elif lost != SPENT and message.copies == ONCE:
                 yield what, (p, d, after, writes, lost)
         twice = self.budget.spend(budget, "duplicate")

@@ -27,7 +27,7 @@ class Write(NamedTuple):
     """One push under way."""
 
     writer: int  # incarnation
-    handle: Handle | None  # None: nobody waits for its call any more
+    handle: Handle | None  # None: no thread waits for its call any more
     owner: str  # transfer that it is for
     engine: str
     source: int  # block on P

@@ -52,7 +52,7 @@ def listen() -> tuple[ControlLoop, str]:
 
 
 class Peer:
-    """A peer of a listener, and whoever else connects to its port."""
+    """A peer of a listener, and the strangers that connect to its port."""
 
     def __init__(self, address: str) -> None:
         self.address = address

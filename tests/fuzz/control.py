@@ -4,7 +4,7 @@
 
 Real workers, real state machines, real encrypted sockets; the transfer engine is in memory. The number is that of
 frames that have arrived and were changed, repeated, late or old; valid ones among them keep the conversation going. The
-run fails if anything crashes, if a frame is lost, if an honest transfer is harmed, if a byte lands where nobody may
+run fails if anything crashes, if a frame is lost, if an honest transfer is harmed, if a byte lands where no rank may
 write, if a table grows beyond its bound, or if memory grows to the end.
 """
 
@@ -106,7 +106,7 @@ def look(world: World, outcome: Outcome) -> None:
     if world.healthy.is_overdue():
         outcome.problems.append("an honest transfer does not end")
     if not world.untouched():
-        outcome.problems.append("a byte landed in a block that nobody may write to")
+        outcome.problems.append("a byte landed in a block that no rank may write to")
 
 
 def settle(world: World, outcome: Outcome) -> None:

@@ -46,9 +46,9 @@ class Arrivals:
 class Lines:
     """A hostile decode rank's connections to P, and a hostile prefill rank's listener, which D has dialled."""
 
-    def __init__(self, ranks: Ranks, meanwhile: Callable[[], None]) -> None:
-        """`meanwhile` is called while a socket takes nothing; it must call `hear`."""
-        self._meanwhile = meanwhile
+    def __init__(self, ranks: Ranks, while_waiting: Callable[[], None]) -> None:
+        """`while_waiting` is called while a socket takes nothing; it must call `hear`."""
+        self._while_waiting = while_waiting
         self.at_prefill, self.at_decode = Arrivals(ranks.prefill._loop), Arrivals(ranks.decode._loop)
         self.sent_to_prefill = self.sent_to_decode = 0
         self._address = ranks.prefill.address
@@ -70,7 +70,7 @@ class Lines:
         return self.sent_to_prefill + self.sent_to_decode - self.arrived
 
     def begin(self) -> None:
-        """Whoever has spoken so far is honest."""
+        """The connections that have spoken so far are those of honest ranks."""
         for arrivals in (self.at_prefill, self.at_decode):
             arrivals.honest = set(arrivals.known)
 
@@ -124,7 +124,7 @@ class Lines:
         while not attempt():
             if time.monotonic() > give_up:
                 raise TimeoutError(f"{name} takes nothing any more")
-            self._meanwhile()
+            self._while_waiting()
             time.sleep(0.0002)
 
 

@@ -25,7 +25,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world.stop()
 
 
-def test_hostile_frames_harm_nobody(world: World) -> None:
+def test_hostile_frames_harm_no_honest_rank(world: World) -> None:
     """No crash, no growth, no byte where none may be, and every honest transfer arrives with the right bytes."""
     outcome = run(world, FRAMES)
 

@@ -11,7 +11,7 @@ SCRIPTS = 600
 
 
 @pytest.mark.timeout(240)
-async def test_hostile_clients_harm_nobody(tmp_path: Path) -> None:
+async def test_hostile_clients_harm_no_other_client(tmp_path: Path) -> None:
     """No fault of ours, no hang, no lost descriptor, and good requests are served afterwards."""
     async with stage(tmp_path) as made:
         outcome = await run(made, SCRIPTS, seed=7)

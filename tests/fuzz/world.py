@@ -36,7 +36,7 @@ class World:
         self.ranks.prefill._producer.tombstones._capacity = tombstones
         self.ranks.prefill._speakers._capacity = connections
         self.healthy = Healthy(self.ranks, self.random)
-        self.lines = Lines(self.ranks, meanwhile=self.schedule)
+        self.lines = Lines(self.ranks, while_waiting=self.schedule)
         self.valid = 0  # frames that were said as they should be, in their place
         self.hostile_prompts = self.hostile_reservations = 0
         self._memory = Memory()
@@ -71,7 +71,7 @@ class World:
         return self.lines.arrived - self.valid
 
     def say(self) -> None:
-        """Let one of the hostile ranks say something, spoilt. Raises `TimeoutError`: nobody takes it."""
+        """Let a hostile rank say something, spoilt. Raises `TimeoutError`: the honest rank does not take it."""
         decode_speaks = self.random.random() < 0.6
         speaker: Speaker = self._decode if decode_speaks else self._prefill
         frame, is_new = speaker.next_frame()
@@ -90,7 +90,7 @@ class World:
                 self.lines.to_decode(spoilt)
 
     def schedule(self) -> None:
-        """What the schedulers do meanwhile: honest requests go on, hostile ones come and go."""
+        """What the schedulers do at the same time: honest requests go on, hostile ones come and go."""
         self.healthy.step()
         self._decode.others = self._prefill.others = self.healthy.known_to_both()
         self._prompt_for_hostile_decode()
@@ -101,7 +101,7 @@ class World:
             time.sleep(0.0005)
 
     def untouched(self) -> bool:
-        """Whether no byte has come into blocks of the honest decode rank that nobody may write to."""
+        """Whether no byte has come into blocks of the honest decode rank that no rank may write to."""
         return all(
             self.ranks.target.read(layer, block).startswith(f"nobody writes to {block} of {layer}.".encode())
             for layer in range(LAYERS)

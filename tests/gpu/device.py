@@ -170,7 +170,7 @@ class Device:
 def _find_memcpy() -> Callable[[int, int, int, int], int]:
     for name in _RUNTIMES:
         try:
-            function = ctypes.CDLL(name).cudaMemcpy  # releases the GIL meanwhile
+            function = ctypes.CDLL(name).cudaMemcpy  # releases the GIL while it copies
         except (OSError, AttributeError):
             continue
         function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

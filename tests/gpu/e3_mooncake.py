@@ -50,7 +50,7 @@ class DecodeSide:
         self._stream = device.stream()
         self._digests = RegionDigests([self.memory], [region(self.memory)])
         self._receiver: ReceivingEngine | None = None
-        self.meanwhile: Callable[[], object] = lambda: None
+        self.while_waiting: Callable[[], object] = lambda: None
         device.synchronize()
 
     def open(self) -> tuple[str, int]:
@@ -120,7 +120,7 @@ class RemoteSide:
     """D in a process of its own."""
 
     def __init__(self, connection: Any) -> None:
-        self.meanwhile: Callable[[], object] = lambda: None  # what this process does while it waits
+        self.while_waiting: Callable[[], object] = lambda: None  # what this process does while it waits
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:
@@ -128,7 +128,7 @@ class RemoteSide:
             self._connection.send((name, args, kwargs))
             give_up = time.monotonic() + ANSWER_S
             while not self._connection.poll(0.0005):
-                self.meanwhile()
+                self.while_waiting()
                 if time.monotonic() > give_up:
                     raise TimeoutError(f"D's process did not answer {name} within {ANSWER_S:g} s")
             error, result = self._connection.recv()
@@ -229,7 +229,7 @@ def run(device: Device, scale: Scale) -> Mapping[str, Any]:
             target, _ = decode.open()
             everywhere = chance.sample(range(blocks), blocks)
             call = push(range(blocks), everywhere)
-            decode.meanwhile = call.poll  # it goes on only while it is polled
+            decode.while_waiting = call.poll  # it goes on only while it is polled
             written, late = decode.fence(everywhere[0], ordered=number % 2 == 0)
             name = "late bytes" if number % 2 == 0 else "late bytes where the legacy stream was not waited for"
             seen[name] = seen.get(name, 0) + late

@@ -120,7 +120,7 @@ class _LateLane(StreamLane):
 
 @contextmanager
 def late(*driven: ModuleType, virtual: bool = True) -> Iterator[LateAccelerator]:
-    """Give a simulated device, which torch's device-neutral names mean meanwhile.
+    """Give a simulated device, which torch's device-neutral names mean while the context is open.
 
     Args:
         driven: Modules whose threads, queues and clocks shall be the virtual host's.

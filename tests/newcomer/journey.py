@@ -59,7 +59,7 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
     Raises:
         JourneyError: a command failed, took too long, or answered otherwise than it should.
     """
-    run_line(machine, "rm -rf baton")  # not a step: somebody has walked here before
+    run_line(machine, "rm -rf baton")  # not a step: an earlier journey may have left it
     before_bytes, began_s = _received_bytes(), time.monotonic()
     run_line(machine, f"git clone -q {machine.repository} baton")
     cloned = Step(name="clone", seconds=time.monotonic() - began_s)

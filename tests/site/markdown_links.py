@@ -72,7 +72,7 @@ def _wrong(root: Path, file: Path, target: str) -> str:
 
 
 def _malformed(address: str) -> str:
-    """Say what is wrong with an address outside, or nothing; nobody is asked."""
+    """Say what is wrong with an address outside, or nothing; no server is asked."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         return "neither http nor https"

@@ -40,7 +40,7 @@ def _is_left_out(path: str, rules: Sequence[_Rule]) -> bool:
 
 
 def _is_closed(folder: str, rules: Sequence[_Rule]) -> bool:
-    """Tell whether nothing in a folder can be brought back: then nobody needs to look."""
+    """Tell whether nothing in a folder can be brought back: then the builder need not look into it."""
     return _is_left_out(folder, rules) and not any(
         rule.brings_back and rule.text.startswith((f"{folder}/", "*")) for rule in rules
     )

@@ -18,10 +18,10 @@ queues a Python function, and it runs later, in an order that is random (seeded)
 What makes it run is the `Run`:
 
 - `BACKGROUND`: a worker thread, late by up to `max_delay_s` per operation. For real threads; `close` ends the worker.
-- `ON_WAIT`: whoever waits, and then nothing runs but what they wait for: the most adversarial device that still keeps
-  its promises. `advance` lets some more happen. Deterministic, given the seed and the order of calls.
+- `ON_WAIT`: a thread that waits, and then nothing runs but what it waits for: the most adversarial device that still
+  keeps its promises. `advance` lets some more happen. Deterministic, given the seed and the order of calls.
 - `ON_ADVANCE`: only `advance`; who waits blocks until another thread has advanced far enough. For tests that must show
-  that somebody waits.
+  that a thread waits.
 
 Names and meanings follow `torch.Stream` and `torch.Event`: an event that was never recorded has completed, one that is
 recorded again stands for the later point, and a wait sees what had been recorded when it was issued. A kernel that

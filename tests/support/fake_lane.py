@@ -1,6 +1,6 @@
 """Token copies on the fake device: a lane over `FakeDevice`, with the traps of a real one.
 
-- A copy reads its source when it runs. If nobody holds the source's memory by then, somebody else has been given it: the
+- A copy reads its source when it runs. If no tensor holds the source's memory by then, another has been given it: the
   copy brings garbage.
 - A copy that casts blocks the host until its stream has come so far, as on an NPU (vllm-ascend #10205).
 - `blocking_tolist` goes through pageable memory, and there is one engine for such copies on the device: it comes behind what
@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from baton.model_runner.tokens.lanes import LaneEvent, StreamLane
 from tests.support.fake_device import Event, FakeDevice, Stream
 
-GARBAGE = 0x5A  # of memory that belongs to somebody else
+GARBAGE = 0x5A  # of memory that belongs to another tensor
 
 
 class FakeLane(StreamLane):

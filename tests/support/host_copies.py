@@ -1,7 +1,7 @@
 """Copies between a CPU "device" and the host for vLLM's OffloadingConnector, in place of its CUDA copies.
 
 Everything else is vLLM's: connector, scheduler, manager. A copy happens late, in a thread, as on a device's own stream: what
-it reads or writes by then is what it copies. Whoever waits for a copy has it made at once.
+it reads or writes by then is what it copies. A thread that waits for a copy has it made at once.
 """
 
 import threading

@@ -14,7 +14,7 @@ stream, which waits for every blocking stream and lets every blocking stream wai
     event.done_at                             # the instant at which the device passed it
 
 Streams are first in, first out and costs are known, so the instant at which an operation ends is known when it is issued:
-there is no thread. Kernels (Python functions) run, in the order of their ends, as soon as somebody looks at the device.
+there is no thread. Kernels (Python functions) run, in the order of their ends, as soon as a thread looks at the device.
 Operations that need the same *engine* run one after the other, in the order of issue: there is one that computes, and one
 per direction of copying.
 

@@ -129,7 +129,7 @@ class LatePush:
     begins_at: float
     ends_at: float
     looks: int = 0
-    seen_at: float | None = None  # when somebody saw that it had ended
+    seen_at: float | None = None  # when a poll saw that it had ended
 
     def poll(self) -> bool | None:
         self.looks += 1

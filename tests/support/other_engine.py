@@ -1,7 +1,7 @@
 """Another version of vLLM beside the installed one: unpacked into a folder in the user's cache when it is first wanted.
 
-Whoever has the folder first on its `PYTHONPATH` runs that version, on the torch and the other packages of this environment. So
-it must be one that is built for the same torch.
+A process that has the folder first on its `PYTHONPATH` runs that version, on the torch and the other packages of this
+environment. So it must be one that is built for the same torch.
 """
 
 import subprocess

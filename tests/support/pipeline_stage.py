@@ -28,7 +28,7 @@ def stage(rank: int, folder: str, how: How, timeout_s: float) -> int:
     partial = here / f"partial-{rank}"
     partial.write_text(json.dumps(result))
     partial.rename(here / f"{DONE}-{rank}")
-    time.sleep(DEADLINE_S)  # whoever started this process ends it: its connections stay open
+    time.sleep(DEADLINE_S)  # the parent process ends this one: its connections stay open
     return 0
 
 

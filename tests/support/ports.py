@@ -18,10 +18,11 @@ _locks: Final = os.open(f"{tempfile.gettempdir()}/baton-test-ports-{os.getuid()}
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """The first of so many ports that nobody listens on, nor Mooncake draws, nor connections are made from.
+    """The first of so many ports that no process listens on, nor Mooncake draws, nor connections are made from.
 
-    The kernel's own choice would be one of the latter: taken by somebody's connection before, or between two starts. It
-    may also be the same twice, before anybody listens there; this one never is, be it for another run of the tests.
+    The kernel's own choice would be one of the latter: taken by another process's connection before, or between two
+    starts. It may also be the same twice, before anybody listens there; this one never is, be it for another run of the
+    tests.
     """
     while True:
         first = RANGE[0] + _worker * _share + random.randrange(_share - in_a_row)

@@ -80,7 +80,7 @@ def _run(command: list[str], folder: str) -> None:
 
 
 def _keep(content: bytes, kept: Path, mode: int = 0) -> None:
-    """Put a file there whole; somebody else may be doing the same."""
+    """Put a file there whole; another process may be doing the same."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
         file.write(content)

@@ -99,7 +99,7 @@ def cases() -> list[tuple[str, Case]]:
 
 
 def request(path: str, case: Case, model: str, serial: int) -> Asked:
-    """Make a case's request; `serial` makes its prompt one that nobody has asked before."""
+    """Make a case's request; `serial` makes its prompt one that no request had before."""
     body = _BODIES[path](case, serial) | {"model": model, "temperature": 0}
     if case["stream"] == "yes":
         body["stream"] = True

@@ -107,7 +107,7 @@ async def deployment() -> AsyncIterator[Deployment]:
         yield made
 
 
-def nobody() -> str:
+def unused_url() -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
@@ -197,10 +197,10 @@ async def test_answers_that_are_no_description_are_told_apart(
     assert deployment.decode.tried == []
 
 
-async def test_nobody_at_an_address_is_told() -> None:
+async def test_an_address_without_a_server_is_told() -> None:
     """Neither a proxy nor nodes, nor what is no URL."""
-    assert codes(await look(Targets(proxy=nobody()))) == ["proxy-unreachable"]
-    assert codes(await look(Targets(prefill=[nobody()], decode=["nonsense"]))) == ["node-unreachable"] * 2
+    assert codes(await look(Targets(proxy=unused_url()))) == ["proxy-unreachable"]
+    assert codes(await look(Targets(prefill=[unused_url()], decode=["nonsense"]))) == ["node-unreachable"] * 2
 
 
 async def test_a_role_without_nodes_is_told(deployment: Deployment) -> None:

@@ -1,4 +1,4 @@
-"""Windows, groups and states on a late device: what D reads is what P's kernels wrote, whatever is recycled meanwhile."""
+"""Windows, groups and states on a late device: what D reads is what P's kernels wrote, whatever is recycled then."""
 
 from collections import Counter
 from collections.abc import Callable

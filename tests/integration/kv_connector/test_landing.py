@@ -118,7 +118,7 @@ def test_blocks_come_back_when_the_device_has_what_came_before_the_fence(tmp_pat
 
 
 def test_a_device_that_fails_resolves_the_request_once_and_keeps_its_blocks(tmp_path: Path, late: FakeDevice) -> None:
-    """What was acknowledged may still be queued: the KV is not used, and the blocks are nobody's."""
+    """What was acknowledged may still be queued: the KV is not used, and no request gets the blocks."""
     with ranks_on(tmp_path, late.stream()) as ranks:
         hand_over(ranks)
         ranks.wait_until(lambda: has_waited(late, ranks))

@@ -1,7 +1,7 @@
 """E1 to E3 against real Mooncake over TCP: bytes that land late never reach a block in use.
 
 E1 and E2 run twice each. A naive decode node gives a failed transfer's blocks back at once, and bytes of P then turn up
-in somebody else's blocks: that shows that the harm is real. Ours gives them back after the fence, and none do.
+in another request's blocks: that shows that the harm is real. Ours gives them back after the fence, and none do.
 """
 
 import time
@@ -105,7 +105,7 @@ def test_e2_a_paused_sender_goes_on_writing(stage: Stage, naive: bool) -> None:
 
 
 def check(facts: dict[str, int], naive: bool) -> None:
-    """Bytes of P are astray exactly if nobody fenced."""
+    """Bytes of P are astray exactly if D did not fence."""
     if naive:
         assert facts["fences"] == 0
         assert facts["stray"] > 0

@@ -62,7 +62,7 @@ def test_tcp_protocol_1_is_refused(factory: MooncakeFactory, memory: Any, monkey
 
 
 def test_a_fence_takes_the_engine_off_its_port(factory: MooncakeFactory, memory: Any) -> None:
-    """Its wait is shortened (a second of it would stall every request of the node), and nobody listens afterwards."""
+    """Its wait is shortened (a second of it would stall every request of the node), and nothing listens afterwards."""
     receiver = factory.receiver(spans(memory))
     port = port_of(receiver.session)
     assert shorten_accept(port)
@@ -75,7 +75,7 @@ def test_a_fence_takes_the_engine_off_its_port(factory: MooncakeFactory, memory:
 
 
 def test_two_callers_of_close_both_wait_for_the_fence(factory: MooncakeFactory, memory: Any) -> None:
-    """Whoever returns from close() may give the blocks away."""
+    """A caller that has returned from close() may give the blocks away."""
     receiver = factory.receiver(spans(memory))
     port, refused = port_of(receiver.session), []
 
@@ -135,7 +135,7 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     factory.close()
 
 
-def test_a_target_that_never_answers_holds_up_nobody(factory: MooncakeFactory, memory: Any) -> None:
+def test_a_target_that_never_answers_holds_up_no_other_push(factory: MooncakeFactory, memory: Any) -> None:
     """A decode node that was stopped accepts and says nothing; Mooncake would wait 60 s for it in the pushing thread."""
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
     address = ctypes.addressof(memory)

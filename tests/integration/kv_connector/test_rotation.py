@@ -163,8 +163,8 @@ def test_after_a_rotation_the_old_secret_opens_nothing(tmp_path: Path, loops: Ma
     assert p.got == []
 
 
-def test_a_port_that_is_taken_meanwhile_is_tried_again(loops: MakeLoop, tmp_path: Path) -> None:
-    """The listener opens anew as soon as it can; the loop lives on without."""
+def test_a_port_that_is_taken_while_it_is_closed_is_tried_again(loops: MakeLoop, tmp_path: Path) -> None:
+    """The listener opens again as soon as it can; the loop goes on without it until then."""
     file = tmp_path / "secret"
     file.write_bytes(A)
     (prefill, _), (decode, d) = loops(followed(file), listen=True), loops(ClusterSecret(A, B))

@@ -140,7 +140,7 @@ def test_a_client_key_alone_opens_nothing(loops: MakeLoop) -> None:
 
 
 def test_nothing_queues_for_a_peer_that_is_not_there(loops: MakeLoop) -> None:
-    """Trap 11: what was said to nobody is not delivered to a process that starts there later."""
+    """Trap 11: what was sent while no process listened is not delivered to a process that starts there later."""
     port = free_port()
     (prefill, p), (decode, _) = loops(), loops()
     decode.start()
@@ -197,7 +197,7 @@ def test_a_broken_connection_is_told(talk: Talk, loops: MakeLoop) -> None:
     eventually(is_heard)
 
 
-def test_a_forgotten_peer_is_dialled_anew(talk: Talk) -> None:
+def test_a_forgotten_peer_is_dialled_again(talk: Talk) -> None:
     """`forget` closes the connection; a later message makes another. Forgetting a stranger does nothing."""
     talk.say(b"one")
     eventually(lambda: talk.p.got)

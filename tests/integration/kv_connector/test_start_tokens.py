@@ -309,7 +309,7 @@ def test_several_answers_share_the_kv_that_comes_for_the_first(engine: Callable[
     assert made.pool.get_num_free_blocks() == 99
 
 
-def test_nobody_waits_for_an_answer_that_has_ended_with_its_tokens(engine: Callable[..., Engine]) -> None:
+def test_no_request_waits_for_an_answer_that_has_ended_with_its_tokens(engine: Callable[..., Engine]) -> None:
     """It was the one that should have received the KV: the others compute the prompt."""
     made = engine(100)
     requests = [made.ask(f"a{choice}", 40, start=(HAS, (5,)), max_tokens=3) for choice in range(3)]

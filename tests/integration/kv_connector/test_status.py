@@ -98,7 +98,7 @@ def test_a_side_without_transfers_of_its_own_refuses_a_cancel(
 def test_stop_does_not_wait_for_ever(
     context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot that hangs (somebody keeps a lock) must not keep the engine from ending."""
+    """A snapshot that hangs (another thread keeps a lock) must not keep the engine from ending."""
     monkeypatch.setattr(status_server, "_STOP_S", 0.05)
     asked, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -154,7 +154,7 @@ def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path, name: str) -> None
     server.stop()
 
 
-def test_outcomes_for_nobody_are_dropped(tmp_path: Path) -> None:
+def test_outcomes_without_a_receiver_are_dropped(tmp_path: Path) -> None:
     """The scheduler never waits for the node, also after closing."""
     sender = OutcomeSender(tmp_path / "o")
 

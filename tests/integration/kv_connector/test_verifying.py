@@ -80,7 +80,7 @@ def test_one_flipped_byte_is_caught(tmp_path: Path, engine: str, caplog: pytest.
 
 
 def test_an_abort_while_p_computes_the_digest_voids_the_epoch(tmp_path: Path) -> None:
-    """I2: the blocks may be somebody else's by now. D hears of it at once, not when the digest is done."""
+    """I2: another request may have the blocks by now. D hears of it at once, not when the digest is done."""
     with Ranks(tmp_path, kv_verify="full") as ranks:
         gate = Gate(ranks.source)
         ranks.hand_over()

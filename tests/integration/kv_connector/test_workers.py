@@ -325,7 +325,7 @@ def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
 
 
 def send_raw(ranks: Ranks, payloads: list[bytes]) -> None:
-    """Somebody with the secret dials P and says these things, in order."""
+    """A client with the secret dials P and says these things, in order."""
     with zmq.Context() as context:
         client = ControlClient(ranks.prefill.address, SECRET, context)
         for payload in payloads:
@@ -338,7 +338,7 @@ def send_raw(ranks: Ranks, payloads: list[bytes]) -> None:
 
 
 def test_frames_that_are_no_messages_are_counted_by_kind(tmp_path: Path) -> None:
-    """On both sides, in what the node API shows; a transfer that goes on meanwhile arrives."""
+    """On both sides, in what the node API shows; a transfer that goes on at the same time arrives."""
     greeting = Hello(node="x", rank=Rank(), fingerprint=FINGERPRINT, regions=[])
     frames = [
         b"",

@@ -111,7 +111,7 @@ async def test_connections_are_used_again() -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    """The server sees that nobody waits any more."""
+    """The server sees that the client does not wait any more."""
     fake = FakeOpenAI()
     fake.faults = {0: "hang"}
     async with serving(fake) as url, exchange(url) as asking:
@@ -149,7 +149,7 @@ async def test_a_body_may_end_with_its_connection(answer: bytes, error: str, sai
 
 
 async def test_a_name_is_looked_up_once_and_all_its_addresses_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens at the first one."""
+    """No server listens at the first one."""
     looked_up = []
 
     async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:

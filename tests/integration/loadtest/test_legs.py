@@ -18,7 +18,7 @@ from tests.support.serve import serve
 
 
 class FakeNode:
-    """Tells whoever has the token what is in `events`."""
+    """Tells a client that has the token what is in `events`."""
 
     def __init__(self, bearer: str) -> None:
         self.events: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def bearer(tmp_path: Path) -> str:
 
 
 async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks while the stage runs, and one at its end; transfers that nobody asks for are left out."""
+    """Looks while the stage runs, and one at its end; transfers that are not asked for are left out."""
     monkeypatch.setattr(nodes, "LOOK_EVERY_S", 0.01)
     node = FakeNode(bearer)
     node.tell("others", "prefill", 1.0, 2.0)
@@ -95,7 +95,7 @@ async def test_a_node_that_falls_silent_ends_no_measurement(bearer: str) -> None
     assert "the connector is silent" in watch.note
 
 
-async def test_without_a_secret_nobody_is_asked(bearer: str) -> None:
+async def test_without_a_secret_no_node_is_asked(bearer: str) -> None:
     """Metrics alone need none."""
     node = FakeNode(bearer)
     async with serve(node) as url, LegWatch([parse_address(url)], "").watching() as watch:

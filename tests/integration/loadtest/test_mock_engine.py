@@ -135,7 +135,7 @@ async def test_a_fault_can_be_changed_while_the_mock_runs() -> None:
         assert (await http.post("/mock/fault", json={"fault": "fire"})).status_code == 400
 
 
-async def test_a_baton_node_describes_itself_to_whoever_holds_the_secret() -> None:
+async def test_a_baton_node_describes_itself_to_a_client_that_holds_the_secret() -> None:
     """`/baton/node` needs the cluster secret's token; a plain vLLM has no such route."""
     async with mock("prefill", SECRET) as http, mock("prefill") as plain:
         told = (await http.get(NODE_PATH, headers=TOKEN)).json()

@@ -96,7 +96,7 @@ async def test_ctrl_c_keeps_and_reports_what_was_measured(tmp_path: Path) -> Non
 
 
 async def test_the_command_reports_and_succeeds(tmp_path: Path) -> None:
-    """The process's own words and status; no progress line where nobody watches."""
+    """The process's own words and status; no progress line where stderr is no terminal."""
     fake = FakeOpenAI()
     async with serving(fake) as url:
         argv = ["--requests", "3", "--max-tokens", "2", "--goodput", "ttft:60000", "--api-key", "s3cret"]

@@ -47,14 +47,14 @@ class Ranks:
 
 @pytest.fixture
 def ranks() -> Iterator[Ranks]:
-    """Nobody has connected yet."""
+    """No rank has connected yet."""
     made = Ranks()
     yield made
     made.close()
 
 
 def test_a_rank_that_breaks_off_is_missed(ranks: Ranks) -> None:
-    """Its kernel hangs up, however its process ended; nobody said farewell."""
+    """Its kernel hangs up, however its process ended; the rank did not say farewell."""
     ranks.connect(1)
 
     ranks.ends[0]._socket.shutdown(socket.SHUT_RDWR)
@@ -111,7 +111,7 @@ def test_a_rank_with_another_secret_stops_the_start(ranks: Ranks) -> None:
     assert "it holds another cluster secret" in refused[0]
 
 
-def test_nobody_waits_for_ever_for_a_rank_that_does_not_come(ranks: Ranks) -> None:
+def test_the_hub_does_not_wait_for_ever_for_a_rank_that_does_not_come(ranks: Ranks) -> None:
     """Its process may have died before it was tied."""
     with pytest.raises(ConnectorError, match="ranks 1, 2 on other hosts did not connect"):
         ranks.hub.wait_for({1, 2}, lambda *_: None, timeout_s=0.1)

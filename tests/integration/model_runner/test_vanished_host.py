@@ -1,4 +1,4 @@
-"""A host that vanishes, between two network namespaces: both ends of a lifeline hear of it though nobody hung up."""
+"""A host that vanishes, between two network namespaces: both ends of a lifeline hear of it though neither hung up."""
 
 import os
 import select

@@ -220,7 +220,7 @@ async def test_an_adapter_is_served_as_soon_as_the_call_has_returned_and_a_probe
 async def test_a_name_with_several_addresses_stands_for_several_nodes(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They join and leave as the answer changes, and requests go on meanwhile."""
+    """They join and leave as the answer changes, and requests go on at the same time."""
     addresses = ["127.0.0.1"]
     monkeypatch.setattr("baton.proxy.nodes.dns.look_up", lambda *_: list(addresses))
     fabric = Fabric()

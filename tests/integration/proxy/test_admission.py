@@ -40,7 +40,7 @@ def release(running: Cluster) -> None:
 
 
 async def test_more_than_may_be_served_at_once_wait_and_are_all_answered() -> None:
-    """Nobody is refused, no node has more than it may, and the series tell of it."""
+    """No request is refused, no node has more than it may, and the series tell of it."""
     async with cluster(max_requests=2) as running:
         hold(running)
         asked = [asyncio.create_task(ask(running)) for _ in range(6)]
@@ -108,7 +108,7 @@ async def test_tenants_take_turns_and_a_lower_priority_number_goes_first() -> No
     assert order == ["first", "urgent", "many", "few", "many", "many", "patient"]
 
 
-async def test_whoever_leaves_the_queue_leaves_nothing() -> None:
+async def test_a_request_that_leaves_the_queue_leaves_nothing() -> None:
     """Of its own will, or because its time is over: 503 rather than 504, as nothing was done for it. Nodes never hear of it."""
     async with cluster(max_requests=1) as running:
         hold(running)

@@ -63,7 +63,7 @@ async def ask(running: Cluster, name: str = "", path: str = "/v1/completions", *
     return await running.http.post(path, json=body, headers=bearer(name) if name else {})
 
 
-async def test_without_a_key_nobody_gets_in(tmp_path: Path) -> None:
+async def test_without_a_key_no_request_gets_in(tmp_path: Path) -> None:
     """401 in the API's own shape, on every route that serves; no node hears of it, nothing of the key is in the answer."""
     async with keyed(tmp_path) as running:
         got = [
@@ -220,9 +220,9 @@ async def test_a_new_file_counts_without_a_restart(
         mended = await broken()
         write(path, {})
         await until_true(lambda: len([each for each in caplog.records if each.message == "API keys read"]) >= 3)
-        nobody = (await ask(running, "old")).status_code
+        without_keys = (await ask(running, "old")).status_code
 
-    assert (spent, during, after, mended, nobody) == ([200, 200, 429], 200, [401, 429], 0, 401)
+    assert (spent, during, after, mended, without_keys) == ([200, 200, 429], 200, [401, 429], 0, 401)
     errors = [each.message for each in caplog.records if each.levelno == logging.ERROR]
     assert len(errors) == 1
     assert "what was read last stays" in errors[0]

@@ -1,4 +1,4 @@
-"""Nodes that answer probes and fail requests: isolated, tried again, and nobody else is blamed."""
+"""Nodes that answer probes and fail requests: isolated, tried again, and no other node is blamed."""
 
 import asyncio
 
@@ -82,7 +82,7 @@ async def test_a_prefill_node_that_fails_is_not_held_against_the_decode_node() -
     assert [len(node.seen) for node in running.prefill] == [1, 1]
 
 
-async def test_clients_that_leave_are_held_against_nobody() -> None:
+async def test_clients_that_leave_are_held_against_no_node() -> None:
     """Both legs are cut by us."""
     async with cluster(prefill=2, decode=2, breaker_failures=1) as running:
         for node in (*running.prefill, *running.decode):

@@ -1,4 +1,4 @@
-"""A prefill node is told at once when nobody wants a transfer any more, and no client waits for that."""
+"""A prefill node is told at once when no client wants a transfer any more, and no client waits for that."""
 
 import asyncio
 from collections.abc import AsyncIterator

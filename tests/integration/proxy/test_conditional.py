@@ -1,4 +1,4 @@
-"""Prompts that decode nodes compute: by choice, and because nobody else can; on real sockets."""
+"""Prompts that decode nodes compute: by choice, and because no prefill node can; on real sockets."""
 
 import asyncio
 from functools import partial

@@ -88,7 +88,7 @@ async def test_a_wrong_token_is_refused() -> None:
 
 
 async def test_without_a_token_file_there_are_no_operators() -> None:
-    """The open view is all there is; whoever brings a token is told which setting is missing."""
+    """The open view is all there is; a client that brings a token is told which setting is missing."""
     async with cluster(admin_token=None) as running:
         anybody = await running.http.get(FEED)
         operator = await running.admin("GET", FEED)
@@ -137,8 +137,8 @@ async def test_a_failed_leg_and_its_retry_are_seen() -> None:
     assert {node["breaker"] for node in seen["nodes"]} == {"open", "closed"}
 
 
-async def test_nodes_are_asked_only_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quarantine and failures come with the second look; when nobody looks any more, nobody is asked any more."""
+async def test_nodes_are_asked_only_while_a_page_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quarantine and failures come with the second look; when no page looks any more, no node is asked any more."""
     monkeypatch.setattr(asking, "ROUND_S", 0.02)
     monkeypatch.setattr(recorder, "LOOK_S", 0.2)
     async with cluster() as running:

@@ -209,7 +209,7 @@ async def test_a_page_that_is_paused_asks_nothing_and_who_signs_out_leaves_nothi
 
 
 async def test_quarantine_ends_when_its_node_says_so(browser: Browser) -> None:
-    """And not when the node does not answer, or nobody may see it any more."""
+    """And not when the node does not answer, or the page may not see it any more."""
     events = "document.getElementById('events').innerText"
     shown = "document.getElementById('decode-nodes').innerText.includes('in quarantine')"
     async with looking(browser) as (running, tab):
@@ -272,7 +272,7 @@ async def test_a_proxy_that_is_gone_is_said_to_be(browser: Browser) -> None:
 
 async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None:
     """The few that matter have cards, all have a square, and the table finds any of them; the rest of the page is there."""
-    urls = tuple(f"http://127.0.0.1:{port}" for port in range(1, MANY + 1))  # nobody listens
+    urls = tuple(f"http://127.0.0.1:{port}" for port in range(1, MANY + 1))  # no node listens there
     async with (
         cluster(decode=2, ready=False, probe_interval_s=5.0, also={"prefill": urls}) as running,
         browser.tab() as tab,

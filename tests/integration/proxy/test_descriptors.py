@@ -40,7 +40,7 @@ async def ask(port: int, request: bytes = SHORT) -> tuple[int, bytes]:
 async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None:
     """Ten times as many at once as there may be: those let in are answered, the others know when to come again.
 
-    A long body is read although nobody wants it: a connection that is closed with unread data is reset.
+    A long body is read although the proxy does not use it: a connection that is closed with unread data is reset.
     """
     most = budget(LIMIT, members=2).to_nodes // 2
     async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):

@@ -28,7 +28,7 @@ async def until_idle(running: Cluster) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_leaving_before_the_first_token_closes_both_legs(*, stream: bool) -> None:
-    """Neither node goes on working for nobody."""
+    """Neither node goes on working for a client that has left."""
     async with cluster() as running:
         running.prefill[0].first_token_delay_s = 20.0
         _, writer = await ask(running, stream=stream)

@@ -1,4 +1,4 @@
-"""Failures before the first byte: who is asked next, what is kept, and when nobody is."""
+"""Failures before the first byte: which node is asked next, what is kept, and when no node is asked."""
 
 import pytest
 

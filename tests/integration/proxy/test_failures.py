@@ -87,7 +87,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(fault: Fault) -> No
     assert b"[DONE]" not in got.content
     assert httpx.Response(200, content=error).json()["error"]["type"] == "upstream_error"
     assert error.endswith(b"\n\n")
-    assert sorted(requests) == [0, 1]  # nobody was asked again
+    assert sorted(requests) == [0, 1]  # no node was asked again
 
 
 @pytest.mark.parametrize(("fault", "stream"), [("status", False), ("drop", True), ("gone", False)])

@@ -102,7 +102,7 @@ async def test_an_answer_that_came_whole_leaves_its_connection_to_the_next_reque
         assert read == [[b"ok"] * 10] * 16
 
 
-async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
+async def test_a_kept_connection_that_was_closed_while_idle_is_no_failure() -> None:
     """The node restarted: the request goes out once more, on a new connection."""
     async with serving(answering(OK, reads=1, ends=True)) as (server, upstream):
         first, second = await post(upstream, server), await post(upstream, server)
@@ -112,7 +112,7 @@ async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> No
 
 
 async def test_a_new_connection_that_is_closed_without_an_answer_is_a_failure() -> None:
-    """Nobody knows what became of the request: it is not sent again here."""
+    """The proxy cannot know what became of the request: it is not sent again here."""
     async with serving(answering(reads=1, ends=True)) as (server, upstream):
         with pytest.raises(UpstreamError) as caught:
             await post(upstream, server)
@@ -182,7 +182,7 @@ async def test_an_interim_answer_is_none() -> None:
         assert (await post(upstream, server)).status == 200
 
 
-async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+async def test_bytes_that_answer_no_request_end_the_connection() -> None:
     """They would be taken for the next request's answer."""
     async with serving(answering(OK + OK, OK)) as (server, upstream):
         first = await post(upstream, server)
@@ -210,7 +210,7 @@ async def test_a_request_that_is_given_up_closes_its_connection(waits: bool) -> 
         assert server.connections == 1
 
 
-async def test_whoever_leaves_as_the_answer_comes_leaves_the_connection_to_others() -> None:
+async def test_a_request_that_leaves_as_the_answer_comes_leaves_the_connection_to_others() -> None:
     """The answer was complete, so another request has its connection already: it is not closed under that."""
     connection = Connection(lambda _: None, lambda _: None)
     transport = Transport()
@@ -269,7 +269,7 @@ async def test_a_node_that_sends_faster_than_is_read_waits() -> None:
 
 
 async def test_a_connection_whose_answer_was_long_serves_the_next_request() -> None:
-    """It was not read for a while, as nobody took what had come, and then the answer was complete."""
+    """It was not read for a while, as the reader took nothing of what had come, and then the answer was complete."""
     long = b"HTTP/1.1 200 OK\r\ncontent-length: 200000\r\n\r\n" + bytes(200_000)
     async with serving(answering(long, OK)) as (server, upstream):
         first = await post(upstream, server)
@@ -368,7 +368,7 @@ async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
         assert calls == 1
 
 
-async def test_nobody_there_is_told_from_silence() -> None:
+async def test_a_refused_connection_is_told_from_silence() -> None:
     """A full queue of connections, or packets that are lost, say nothing of the process; nor does an answer that does not come."""
     upstream = Upstream(connect_timeout_s=0.2)
     listening = socket.create_server(("127.0.0.1", free_port()), backlog=0)

@@ -50,7 +50,7 @@ async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool
     assert (maker.headers["x-request-id"], taker.headers["x-request-id"]) == ("mine-prefill", "mine")
 
 
-async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
+async def test_the_clients_internal_fields_and_headers_reach_no_node() -> None:
     """The fake refuses internal headers and unsigned parameters, so that an answer shows that they were removed."""
     async with cluster() as running:
         headers = {"x-baton-path": "local", "x-data-parallel-rank": "3"}

@@ -179,7 +179,7 @@ async def test_a_whole_answer_goes_on_from_the_tokens_that_it_had(kind: str) -> 
 
 
 @pytest.mark.parametrize("first_tokens", ["", "3-alike"])
-async def test_a_whole_answer_that_no_node_goes_on_with_is_made_anew(first_tokens: str) -> None:
+async def test_a_whole_answer_that_no_node_goes_on_with_is_made_again(first_tokens: str) -> None:
     """By a node that starts with no tokens, or after one that would not."""
     async with cluster(decode=3, first_tokens=first_tokens, probe_interval_s=30.0) as running:
         for node in running.decode:
@@ -194,7 +194,7 @@ async def test_a_whole_answer_that_no_node_goes_on_with_is_made_anew(first_token
 
 @pytest.mark.parametrize("more", [{"logprobs": 1}, {"use_beam_search": True}])
 async def test_a_whole_answer_of_which_tokens_do_not_say_all(more: dict[str, Any]) -> None:
-    """It is made anew, as before."""
+    """It is made again from the start, as before."""
     async with breaking() as running:
         running.decode[0].names_ahead = 4
         got = await ask(running, "completion", max_tokens=TOKENS, **more)

@@ -109,7 +109,7 @@ async def test_a_client_that_reads_a_little_is_not_dropped() -> None:
 
 
 @pytest.mark.parametrize("close", [False, True], ids=["kept", "closing"])
-async def test_a_whole_answer_that_nobody_takes_does_not_hold_its_connection_for_ever(*, close: bool) -> None:
+async def test_a_whole_answer_that_is_not_read_does_not_hold_its_connection_for_ever(*, close: bool) -> None:
     """The request has ended; its last bytes stay unread, whether the connection is to be closed or not."""
     async with cluster(client_stall_timeout_s=0.3) as running:
         running.decode[0].padding_bytes = EVENTS * EVENT_BYTES

@@ -19,8 +19,8 @@ async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def test_whoever_has_connected_is_answered() -> None:
-    """Although it waits in the kernel's queue, unseen by the proxy, when the proxy is told to stop; nobody after it."""
+async def test_a_client_that_has_connected_is_answered() -> None:
+    """Although it waits in the kernel's queue, unseen by the proxy when that is told to stop; no later client is."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=protocol(ProxyConfig()))
     config.load()
     server = BoundedServer(config)

@@ -173,7 +173,7 @@ def _read_to_the_end(running: Proxy, plain: socket.socket, raw: socket.socket, r
 
 
 async def test_with_authorities_a_client_needs_a_certificate_of_theirs(tmp_path: Path) -> None:
-    """None, and one of somebody else's, do not get in."""
+    """A client without one, and a client with one of another authority, do not get in."""
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     async with proxy(tmp_path, mutual=True) as running:

@@ -99,7 +99,7 @@ async def proxy(
         yield running
 
 
-async def test_whoever_is_asked_answers_for_all(tmp_path: Path) -> None:
+async def test_any_worker_that_is_asked_answers_for_all(tmp_path: Path) -> None:
     """Counters, requests in flight and the list of workers are those of all."""
     async with proxy(tmp_path) as running:
         got = await asyncio.gather(*(running.complete() for _ in range(30)))

@@ -242,7 +242,7 @@ class GroupTraffic:
                 self.manager.free(text.prefill)
 
     def _preempt(self) -> set[str]:
-        """Now and then, and when nobody has room. A prompt starts again from what is cached; the second time its client leaves."""
+        """Now and then, often when few blocks are free. A prompt starts again from what is cached; the second time its client leaves."""
         if not self._running or self._random.random() > (
             0.5 if self.manager.block_pool.get_num_free_blocks() < 4 else 0.05
         ):

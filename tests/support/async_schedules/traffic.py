@@ -1,7 +1,7 @@
 """Random traffic on a prefill node: what its scheduler says of each step, and what the step's kernels write.
 
 Several prompts per step, in chunks that end anywhere in a block; prompts that hit the prefix of another one in the very
-step in which it is written (E5); preemptions whose blocks the same step gives to somebody else (E7); blocks reused as
+step in which it is written (E5); preemptions whose blocks the same step gives to another prompt (E7); blocks reused as
 soon as they are free. Every 16 bytes of the KV cache name the text, the layer and the token that they belong to.
 """
 
@@ -102,7 +102,7 @@ class Traffic:
         return Computed(name, tokens, [name] * -(-tokens // BLOCK_TOKENS))
 
     def _preempt(self) -> list[tuple[str, str]]:
-        """Now and then, and when nobody has room: even a prompt whose last chunk has just been issued (E7)."""
+        """Now and then, and when no block is free: even a prompt whose last chunk has just been issued (E7)."""
         stuck = len(self._free) == 0 and bool(self._running)
         victims = self._running + self._finished
         if not victims or self._random.random() > (0.5 if stuck or self._crowded else 0.1):

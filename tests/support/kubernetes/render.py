@@ -34,7 +34,7 @@ def kubectl() -> str:
 
 @cache
 def render(overlay: str) -> tuple[Object, ...]:
-    """Return the objects of an overlay. Nobody changes them: they are kept."""
+    """Return the objects of an overlay. No caller may change them: they are kept."""
     return tuple(render_folder(FOLDER / "overlays" / overlay))
 
 

@@ -1,4 +1,4 @@
-"""Real Mooncake between two processes, and bytes that land when nobody expects them any more.
+"""Real Mooncake between two processes, and bytes that land when no transfer expects them any more.
 
 The experiments E1 to E3 showed that bytes go on landing after a batch has failed, after the sender has died and after it
 was stopped. Here the same is done to a real `PrefillWorker` and a real `DecodeWorker` with its ledger:

@@ -101,7 +101,7 @@ class Stage:
         _run(f"ip -n {self._network.decode} link set {DATA_DEVICE} up")
 
     def unsent_bytes(self) -> int:
-        """What the kernel of P's machine still has to send, whoever wrote it."""
+        """What the kernel of P's machine still has to send, of any process."""
         table = subprocess.run(
             ["ip", "netns", "exec", self._network.prefill, "cat", "/proc/net/tcp"],
             check=True,

@@ -57,7 +57,7 @@ def signature(parameters: Sequence[str]) -> inspect.Signature:
 
 
 def calls_allowed_by(parameters: Sequence[str]) -> list[Call]:
-    """The calls that whoever reads these parameters may make: all by position where possible, and all by name."""
+    """The calls that a caller who reads these parameters may make: all by position where possible, and all by name."""
     known = signature(parameters).parameters.values()
     by_position = [each for each in known if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
     by_name = tuple(each.name for each in known if each.kind is Parameter.KEYWORD_ONLY)

@@ -149,7 +149,7 @@ def test_a_wrong_value_names_its_variable_or_flag(tmp_path: Path) -> None:
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """Nobody has to start five times to learn of five mistakes."""
+    """An operator need not start five times to learn of five mistakes."""
     assert len(problems({"proxy": {"port": "x", "hots": "y"}, "serv": {}}, tmp_path, {"BATON_X": "1"})) == 4
 
 

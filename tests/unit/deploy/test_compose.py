@@ -205,7 +205,7 @@ def test_images_are_pinned(combined: dict[str, Any]) -> None:
     assert rendered(compose_files(), {"TAG": "1.2.3"})["services"]["proxy"]["image"] == "baton-proxy:1.2.3"
 
 
-def test_traces_are_sent_only_where_somebody_takes_them() -> None:
+def test_traces_are_sent_only_where_a_collector_runs() -> None:
     """The proxy and the nodes are told of the collector by the monitoring's profile."""
     flag = "--otlp-traces-endpoint"
     for services, wanted in ((combination("base")["services"], False), (combination("monitoring")["services"], True)):

@@ -88,15 +88,15 @@ def test_secrets_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {file.name for file in tmp_path.iterdir()} == {"cluster", "admin"}
 
 
-def test_a_file_that_somebody_else_makes_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_process_makes_first_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that start at once agree on one secret."""
     file = tmp_path / "cluster"
 
-    def meanwhile() -> str:
+    def other_process_first() -> str:
         file.write_text("theirs")
         return "ours"
 
-    monkeypatch.setattr(secret_command, "generate_secret", meanwhile)
+    monkeypatch.setattr(secret_command, "generate_secret", other_process_first)
 
     assert not secret_command.make(file)
     assert file.read_text() == "theirs"

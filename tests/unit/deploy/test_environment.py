@@ -20,7 +20,7 @@ def test_the_zygotes_environment_is_set_before_vllm_is_imported() -> None:
 
 
 def test_what_the_user_has_set_stays() -> None:
-    """Somebody who looks for a fault wants vLLM's log."""
+    """An operator who looks for a fault wants vLLM's log."""
     assert zygote_environment({"VLLM_LOGGING_LEVEL": "DEBUG"}, offline=False)["VLLM_LOGGING_LEVEL"] == "DEBUG"
 
 

@@ -99,7 +99,7 @@ def test_a_signal_has_been_sent_when_the_call_returns(server: ForkServer, tmp_pa
 
 
 def test_signals_to_an_ended_child_do_nothing(server: ForkServer) -> None:
-    """Its number may belong to somebody else by now."""
+    """Its process id may belong to another process by now."""
     child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
     child.wait(10)
 

@@ -206,7 +206,7 @@ def test_a_second_signal_does_not_wait(launch: Launch) -> None:
 
 
 def test_a_signal_while_the_zygote_imports_stops_too(launch: Launch) -> None:
-    """Nobody has to wait for vLLM's import to get rid of it."""
+    """The user need not wait for the end of vLLM's import."""
     stack = launch(prepare="tests.unit.deploy.targets:prepare_for_ever")
     eventually(lambda: "proxy starting" in stack.said())
 

@@ -25,7 +25,7 @@ class _Ready(BaseHTTPRequestHandler):
 
 
 def test_a_proxy_behind_tls_can_be_asked(tmp_path: Path) -> None:
-    """Whoever signed its certificate; its answer still counts."""
+    """Whichever authority signed its certificate; its answer still counts."""
     with answering(_Ready, Authority(tmp_path).sign("proxy")) as port:
         assert is_ready(member(port, "/ready", is_encrypted=True))
         assert not is_ready(member(port, "/other", is_encrypted=True))

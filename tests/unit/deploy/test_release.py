@@ -34,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def test_a_commit_whose_version_changelog_and_tag_agree_is_built() -> None:
-    """Tags that name no version are nobody's business."""
+    """Tags that name no version are ignored."""
     assert objections(**READY) == []
 
 
@@ -82,7 +82,7 @@ def test_composes_images_are_of_this_version() -> None:
 
 
 def test_a_second_build_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
-    """From the first one's sdist, in another folder, with files of another age and a builder who lets nobody read."""
+    """From the first one's sdist, in another folder, with files of another age and under a umask of 077."""
     unpack(built.sdist, tmp_path / "other")
     source = next((tmp_path / "other").iterdir())
     (source / "PKG-INFO").unlink()

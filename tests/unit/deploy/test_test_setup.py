@@ -38,7 +38,7 @@ def test_root_gets_the_browser(machine: StubCommands) -> None:
 
 
 def test_root_also_gets_what_networks_are_made_with(machine: StubCommands) -> None:
-    """Nobody else could use it, so nobody else is asked for it."""
+    """No other user could use it, so no other user is asked to install it."""
     (machine.folder / "ip").unlink()
 
     machine.run(SCRIPT)

@@ -49,7 +49,7 @@ def test_a_host_waits_until_the_first_one_has_a_name(host: StubCommands) -> None
 
 
 def test_a_host_whose_leader_never_comes_ends(host: StubCommands) -> None:
-    """With a sentence that names the leader; the group is made anew then."""
+    """With a sentence that names the leader; the group is created again then."""
     host.environ["JOIN_S"] = "0"
     host.stub("getent", "exit 2")
 

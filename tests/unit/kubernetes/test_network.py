@@ -9,7 +9,7 @@ from tests.support.kubernetes.render import Object, pod_templates, render
 
 PROXY, PREFILL, DECODE = "proxy", "prefill", "decode"
 STRANGER: Final = "stranger"  # a pod of another namespace
-NEIGHBOUR: Final = "neighbour"  # one that somebody put into ours
+NEIGHBOUR: Final = "neighbour"  # a foreign pod in our namespace
 PROMETHEUS: Final = "prometheus"
 HTTP: Final = {PROXY: 8000, PREFILL: 8100, DECODE: 8200}
 CONTROL: Final = (9100, 9115, 9131)  # one for each rank
@@ -44,14 +44,14 @@ def test_what_the_work_needs_is_open(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("who", [PROXY, STRANGER, NEIGHBOUR, PROMETHEUS])
-def test_nobody_else_reaches_control_and_data(overlay: str, who: str) -> None:
-    """The data ports take writes from whoever reaches them."""
+def test_no_other_pod_reaches_control_and_data(overlay: str, who: str) -> None:
+    """The data ports take writes from every pod that reaches them."""
     assert not [port for port in CONTROL if reaches(overlay, who, PREFILL, port)]
     assert not [target for target in (PREFILL, DECODE) for port in DATA if reaches(overlay, who, target, port)]
 
 
 def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
-    """KV goes one way: a prefill node's data ports are nobody's; nodes do not ask each other over HTTP."""
+    """KV goes one way: no pod reaches a prefill node's data ports; nodes do not ask each other over HTTP."""
     assert not [port for port in DATA if reaches(overlay, DECODE, PREFILL, port)]
     assert not reaches(overlay, PREFILL, DECODE, HTTP[DECODE])
     assert not reaches(overlay, DECODE, PREFILL, HTTP[PREFILL])
@@ -59,7 +59,7 @@ def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
 
 @pytest.mark.parametrize("role", [PREFILL, DECODE])
 def test_nodes_of_one_kind_are_fenced_from_each_other(overlay: str, role: str) -> None:
-    """Unless a node is several pods, which talk to each other at ports that nobody knows beforehand."""
+    """Unless a node is several pods, which talk to each other at ports that are not known beforehand."""
     inside = [reaches(overlay, role, role, port) for port in (HTTP[role], 6379, *CONTROL, *DATA)]
 
     assert set(inside) == {overlay == "multi-host"}

@@ -65,7 +65,7 @@ def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
 
 
 def test_a_prompt_that_is_handed_over_is_received_whole(side: DecodeScheduler) -> None:
-    """The host's few tokens are left alone: whoever loads, loads alone."""
+    """The host's few tokens are left alone: the connector that loads, loads alone."""
     engine, req = Engine(side), request("decode", TOKENS)
     side.add_request(req)
 
@@ -116,7 +116,7 @@ def test_after_a_failed_transfer_the_host_may_load(side: DecodeScheduler) -> Non
 
 
 def test_a_transfer_that_another_connector_forestalls_is_revoked(side: DecodeScheduler) -> None:
-    """Were the host asked first: given blocks but nothing to load, D lets P go at once, and nobody writes."""
+    """Were the host asked first: given blocks but nothing to load, D lets P go at once, and P does not write."""
     engine, req = Engine(side, baton_first=False), request("decode", TOKENS)
     side.add_request(req)
 

@@ -96,7 +96,7 @@ def test_all_bytes_are_pushed_to_where_they_belong(size_bytes: int) -> None:
 
 
 def test_a_failed_push_says_so() -> None:
-    """Nobody has this session."""
+    """No receiver has this session."""
     fabric = MemoryFabric()
     source = ctypes.create_string_buffer(MIB)
     start = ctypes.addressof(source)

@@ -52,7 +52,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
-    """P keeps a finished prompt only while somebody says that he will want it."""
+    """P keeps a finished prompt only while a decode node says that it will want it."""
     engine.side.add_request(request("decode", 40))
 
     (watched,) = engine.side.take_step(step_output()).watched
@@ -240,7 +240,7 @@ def test_an_answer_with_a_first_token_of_its_own_receives_what_the_first_one_lea
 
 
 def test_the_second_answer_goes_on_alone_when_the_first_is_aborted(engine: Engine) -> None:
-    """It must not wait for a transfer that nobody receives."""
+    """It must not wait for a transfer that no request receives."""
     first, second = engine.asked(), engine.asked(request_id="r2")
     engine.admit(first)
 
@@ -333,7 +333,7 @@ def test_received_tokens_are_not_billed_as_cached(engine: Engine, local: int, re
 
 
 def test_a_failed_receive_leaves_vllms_own_count(engine: Engine) -> None:
-    """The prompt is scheduled anew, and vLLM counts anew; nothing that P said counts."""
+    """The prompt is scheduled again, and vLLM counts from the start; nothing that P said counts."""
     req = engine.asked()
     engine.admit(req)
     req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=0, num_cached_tokens=7)
@@ -366,7 +366,7 @@ def test_an_adapter_that_changed_while_its_prompt_waited_is_computed_here(tmp_pa
 def test_a_waiting_prompt_with_an_adapter_costs_nothing_in_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: each waiting prompt was hashed anew in every step, and its adapter's files looked at."""
+    """Regression: each waiting prompt was hashed again in every step, and its adapter's files looked at."""
     looks: list[str] = []
 
     def name_of(_: object) -> str:

@@ -63,7 +63,7 @@ def test_long_blocks_have_their_places_and_are_pinned_by_them() -> None:
 
 @pytest.mark.parametrize("how", ["aborted", "preempted"])
 def test_a_void_prompt_is_not_pinned(how: str) -> None:
-    """Its blocks are somebody else's at once."""
+    """Another request may have its blocks at once."""
     made = Prefill()
 
     if how == "aborted":
@@ -112,7 +112,7 @@ def decode(tmp_path: Path) -> Iterator[Decode]:
 
 
 def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
-    """And reserves what vLLM allocates then, in lists of one length, with 0 for what nobody reads."""
+    """And reserves what vLLM allocates then, in lists of one length, with 0 for what no kernel reads."""
     wish = decode.admit(TOKENS, 0, (0, 5), (2, 5))
 
     assert (wish.tokens, wish.first_token) == (TOKENS, 0)

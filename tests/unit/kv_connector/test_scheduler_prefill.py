@@ -218,7 +218,7 @@ def test_an_adapter_that_changed_in_the_queue_has_its_prompt_given_up() -> None:
 
 
 def test_a_prompt_for_a_node_of_another_size_is_given_up_at_once() -> None:
-    """The proxy's knowledge is older than this process: whoever waits on the decode node is told."""
+    """The proxy's knowledge is older than this process: the decode node, which waits, is told."""
     side = scheduler(request("prefill", 40, grids=Grids(prefill=Grid(tp=2))))
 
     step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))

@@ -46,7 +46,7 @@ def test_p_computes_all_tokens_but_the_last() -> None:
 
     assert (made.num_prompt_tokens, made.num_tokens, made.max_tokens) == (39, 39, 1)
     assert made.prompt_token_ids == list(made.all_token_ids) == list(range(39))
-    assert len(tokens) == 40  # whoever else has the list counts as before
+    assert len(tokens) == 40  # another holder of the list counts as before
     assert (started.prompt.tokens, started.prompt.prompt_hash) == (40, whole)
 
 
@@ -159,7 +159,7 @@ def test_of_a_drafting_nodes_state_the_first_block_is_sent() -> None:
 
 
 def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
-    """What its later computation leaves in another block is for nobody."""
+    """What its later computation leaves in another block is sent to no decode node."""
     side, made = prefill(), on_prefill(50)
     side.add_request(made)
     side.take_step(step_output(new=[("r1", ([1, 2], [9]), 0, 32)]))

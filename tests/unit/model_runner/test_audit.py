@@ -1,4 +1,4 @@
-"""Counting waits that nobody meant."""
+"""Counting unintended waits."""
 
 import threading
 import warnings
@@ -24,7 +24,7 @@ def warning_machinery() -> Iterator[None]:
 
 
 def test_only_what_is_watched_counts() -> None:
-    """By line, nested watches included; a wait outside of a step is nobody's business here."""
+    """By line, nested watches included; a wait outside of a step is not counted."""
     audit = SyncAudit()
 
     audit.note("a.py:1")
@@ -71,7 +71,7 @@ def test_what_torch_warns_of_is_counted() -> None:
 
 @pytest.mark.usefixtures("warning_machinery")
 def test_the_process_gets_back_what_was_replaced() -> None:
-    """Once: what somebody else has put there since then stays."""
+    """Once: what other code has put there since then stays."""
     modes: list[str] = []
     before = warnings.showwarning
     audit = TorchAudit(SimpleNamespace(set_sync_debug_mode=modes.append))

@@ -119,7 +119,7 @@ def test_an_asynchronous_output_is_told_of_when_it_is_on_the_host(monkeypatch: p
     assert connector.heard == ["tokens"]
 
 
-def test_a_worker_without_a_connector_tells_nobody() -> None:
+def test_a_worker_without_a_connector_has_none_to_tell() -> None:
     """A plain server may have our worker class."""
     assert start_tokens._connector() is None
 

@@ -128,7 +128,7 @@ def test_the_end_says_what_hangs_and_shows_it() -> None:
     assert "hang_in_the_model" in done.stderr
 
 
-def test_a_log_that_nobody_reads_delays_no_end() -> None:
+def test_a_log_that_is_not_read_delays_no_end() -> None:
     """With stderr full, the sentence can never be written: the kernel's timer ends the process."""
     reader, writer = os.pipe()
     program = (

@@ -94,7 +94,7 @@ async def test_a_silent_connector_is_waited_for_as_long_as_anything_else(*, goes
 
 
 async def test_asked_again_it_stops_at_once() -> None:
-    """Whoever asks twice is in a hurry."""
+    """A second request to drain means that the node shall stop without waiting."""
     node = Node()
     with node.drain.request():
         node.drain.ask()
@@ -104,7 +104,7 @@ async def test_asked_again_it_stops_at_once() -> None:
 
 
 async def test_sigterm_drains_and_sigint_ends_it() -> None:
-    """SIGTERM is taken from whoever had it; when nothing is left, vLLM gets the signal that it still listens to."""
+    """SIGTERM is taken from its earlier handler; when nothing is left, vLLM gets the signal that it still handles."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

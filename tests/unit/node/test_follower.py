@@ -30,7 +30,7 @@ def test_the_first_host_may_finish_with_these_ranks() -> None:
 
 
 def test_a_second_sigterm_ends_it() -> None:
-    """Somebody is in a hurry."""
+    """A second signal means that the process shall stop without waiting."""
     Stop(60.0).take_signals()
     signal.raise_signal(signal.SIGTERM)
 

@@ -125,7 +125,7 @@ async def test_parameters_that_are_unsigned_or_for_the_other_role_never_reach_vl
 async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Outcome], said: dict[str, Any] | None, status: int
 ) -> None:
-    """VLLM's own scheduler would begin the answer anew; a connector that says nothing may have that one."""
+    """VLLM's own scheduler would begin the answer from the start; a connector that says nothing may have that one."""
 
     async def both(_client: ConnectorClient) -> Snapshots:
         if said is None:
@@ -356,7 +356,7 @@ async def test_a_stream_that_another_node_goes_on_with_is_held_before_its_tokens
 
 
 async def test_refused_parameters_are_counted_by_kind() -> None:
-    """The operator sees on `/baton/transfers` that somebody tries, and what."""
+    """The operator sees on `/baton/transfers` that a client tries, and what."""
     node = gate(Recorder())
     forged = sign(TransferParams(transfer_id=TRANSFER, role="decode", peer=""), ClusterSecret(b"of another cluster"))
     for value in (forged, "x"):

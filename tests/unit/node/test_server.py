@@ -145,7 +145,7 @@ def test_being_stopped_while_starting_is_no_crash(
 
 @pytest.mark.usefixtures("vllm")
 def test_an_older_vllm_is_run_as_a_script(config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server had no other entry. No exception is being handled meanwhile: the connector looks for one in the engine."""
+    """Its server had no other entry. No exception is being handled then: the connector looks for one in the engine."""
     scripts: list[tuple[str, object]] = []
     monkeypatch.setitem(sys.modules, "vllm.entrypoints.launchers.api_server", None)
     monkeypatch.setattr(runpy, "run_module", lambda name, **_: scripts.append((name, sys.exception())))

@@ -64,8 +64,8 @@ async def test_the_rank_that_samples_may_be_far(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, ClusterSecret(NEW)], ids=["none", "another"])
-async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: Path) -> None:
-    """Whoever could cancel transfers could spoil a cluster's day."""
+async def test_a_client_without_the_secret_is_not_answered(secret: ClusterSecret | None, tmp_path: Path) -> None:
+    """A client without the cluster's secret could otherwise cancel transfers."""
     server = serve(tmp_path, ClusterSecret(OLD))
     asker = ControlClient(0.5, secret)
 
@@ -76,7 +76,7 @@ async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: P
 
 
 async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
-    """Both are tried while there are two, and the rank's port opens anew with the new one."""
+    """Both are tried while there are two, and the rank's port opens again with the new one."""
     theirs, ours = Changing(OLD), Changing(OLD)
     server, asker = serve(tmp_path, theirs), ControlClient(5.0, ours)
     path = tmp_path / "worker-1.addr"

@@ -126,7 +126,7 @@ async def test_a_control_port_lets_in_who_has_the_secret() -> None:
     assert messages == []
 
 
-async def test_a_control_port_where_nobody_listens_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_control_port_without_a_listener_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is another fault, with another fix."""
     monkeypatch.setattr(probe, "DIAL_TIMEOUT_S", 0.2)
 

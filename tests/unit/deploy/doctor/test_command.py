@@ -24,7 +24,7 @@ def test_the_proxys_image_is_enough() -> None:
 def test_a_secret_that_cannot_be_read_is_a_finding(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Programs get their JSON in any case; nobody is asked."""
+    """Programs get their JSON in any case; no server is asked."""
     monkeypatch.chdir(tmp_path)
     for flags in ([], ["--secret-file", str(tmp_path / "nowhere")]):
         assert command.main(["--proxy", "http://127.0.0.1:1", "--json", *flags]) == 1

@@ -1,4 +1,4 @@
-"""Who has a port of this machine: a server of ours that works, or somebody else."""
+"""Which process has a port of this machine: a server of ours that works, or another program."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 @contextmanager
-def somebody_who_says(words: bytes) -> Iterator[int]:
+def server_that_says(words: bytes) -> Iterator[int]:
     """Say the same to each who connects; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -44,14 +44,14 @@ def codes(port: int) -> list[str]:
 
 def test_a_port_that_a_healthy_server_has_is_well() -> None:
     """It may be the very node that is looked for."""
-    with somebody_who_says(HEALTHY) as port:
+    with server_that_says(HEALTHY) as port:
         assert codes(port) == []
 
 
 @pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f", b""])
 def test_a_port_that_something_else_has_is_named(words: bytes) -> None:
     """Whatever it speaks, down to nothing, or a ZMQ socket's greeting."""
-    with somebody_who_says(words) as port:
+    with server_that_says(words) as port:
         assert codes(port) == ["port"]
 
 
@@ -60,7 +60,7 @@ def test_this_machine_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(urllib.request, "_opener", None)  # it would remember the environment of an earlier test
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    with somebody_who_says(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as gateway:
+    with server_that_says(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as gateway:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{gateway}")
-        with somebody_who_says(HEALTHY) as port:
+        with server_that_says(HEALTHY) as port:
             assert codes(port) == []

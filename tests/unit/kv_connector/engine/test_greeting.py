@@ -28,7 +28,7 @@ def end_of(greetings: PeerReachability, target: str) -> bool:
     return answered
 
 
-def test_nobody_waits_while_a_target_is_asked() -> None:
+def test_no_caller_waits_while_a_target_is_asked() -> None:
     """The answer is not known yet, and the target is asked once however often one wants to know."""
     peers = Peers()
     greetings = PeerReachability(peers.ask)

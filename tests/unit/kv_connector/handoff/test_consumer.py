@@ -439,7 +439,7 @@ def test_what_is_kept_to_be_said_to_a_peer_that_does_not_answer_is_bounded() -> 
 
 
 def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
-    """After the fence D hangs up; the next request dials anew."""
+    """After the fence D hangs up; the next request dials again."""
     pair = ready_to_push()
     pair.d.tick(5.5)
     pair.d.fenced("e0")
@@ -552,7 +552,7 @@ def test_the_requests_of_one_step_are_announced_in_one_beat() -> None:
 
 
 def verifying() -> Pair:
-    """Everything has arrived, with digests that nobody has compared yet."""
+    """Everything has arrived, with digests that D has not compared yet."""
     pair = ready_to_push()
     pair.p._verify = lambda _: True
     pair.push()
@@ -562,7 +562,7 @@ def verifying() -> Pair:
 
 
 def test_a_commit_with_digests_is_used_once_they_agree() -> None:
-    """The request waits, with its blocks held, until somebody has compared."""
+    """The request waits, with its blocks held, until D has compared the digests."""
     pair = verifying()
     [transfer] = pair.d.to_verify
     assert transfer.commit is not None
@@ -577,7 +577,7 @@ def test_a_commit_with_digests_is_used_once_they_agree() -> None:
 
 
 def test_a_mismatch_fails_the_transfer_cleanly_and_p_hears_of_it() -> None:
-    """D recomputes; nobody writes any more, so there is nothing to fence."""
+    """D recomputes; P does not write any more, so there is nothing to fence."""
     pair = verifying()
     [transfer] = pair.d.to_verify
 
@@ -592,7 +592,7 @@ def test_a_mismatch_fails_the_transfer_cleanly_and_p_hears_of_it() -> None:
 
 
 def test_cancel_while_verifying_gives_the_blocks_back_at_once() -> None:
-    """Nobody waits and nobody writes; the comparison that comes later finds nothing to do."""
+    """No request waits and P does not write; the comparison that comes later finds nothing to do."""
     pair = verifying()
     [transfer] = pair.d.to_verify
 
@@ -606,7 +606,7 @@ def test_cancel_while_verifying_gives_the_blocks_back_at_once() -> None:
     assert not pair.d.transfers
 
 
-def test_a_request_that_nobody_waits_for_is_not_verified() -> None:
+def test_a_cancelled_request_is_not_verified() -> None:
     """Cancelled before the commit came: its KV is not used whatever it is."""
     pair = ready_to_push()
     pair.p._verify = lambda _: True

@@ -138,7 +138,7 @@ def test_blocks_that_the_pool_does_not_have_are_refused_at_once(scene: Scene, bl
     assert "u" not in scene.pair.p.transfers
 
 
-def test_nobody_writes_through_anothers_engine(scene: Scene) -> None:
+def test_no_rank_gets_writes_through_anothers_engine(scene: Scene) -> None:
     """An engine belongs to the first rank that names it: else P would write where the hostile one says, in its memory."""
     scene.pair.reserve()
 
@@ -332,7 +332,7 @@ LATE: list[Callable[[Scene], object]] = [
 def test_an_outcome_counts_only_from_the_right_peer_for_the_right_epoch(
     scene: Scene, act: Callable[[Scene], object]
 ) -> None:
-    """Nobody else's word commits or fails an epoch."""
+    """No other peer's message commits or fails an epoch."""
     scene.pair.reserve()
 
     act(scene)
@@ -345,7 +345,7 @@ MISMATCH = Revoke(transfer_id="t", epoch=1, mismatch="x" * 100)
 
 
 def test_a_complaint_about_what_was_never_committed_is_not_heard(scene: Scene) -> None:
-    """It would be an error in the log and a count for the operator, as often as somebody likes."""
+    """It would be an error in the log and a count for the operator, as often as a hostile peer likes."""
     scene.says(MISMATCH)
     scene.says(Revoke(transfer_id="unknown", epoch=1, mismatch="x"))
     assert scene.ends_well()
@@ -383,7 +383,7 @@ def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeyp
     assert scene.ends_well()
 
 
-def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_is_not_wanted_any_more_is_let_go_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds blocks: the bound of a beat is not for it (I5)."""
     monkeypatch.setattr(peer_quotas, "BEAT_BUDGET", 2)
     names = [f"u{number}" for number in range(6)]

@@ -170,7 +170,7 @@ def test_what_happens_to_an_ended_request_is_ignored() -> None:
 
 @pytest.mark.parametrize("asks_first", [True, False])
 def test_a_prompt_that_will_not_be_computed_is_failed(asks_first: bool) -> None:
-    """Whoever waits for it is told, whether it asked before or asks afterwards."""
+    """The decode node that waits for it is told, whether it asked before or asks afterwards."""
     pair = Pair()
     if asks_first:
         pair.reserve()
@@ -507,7 +507,7 @@ def test_only_chosen_transfers_are_verified() -> None:
 
 
 def test_a_void_while_the_digest_is_computed_is_not_committed() -> None:
-    """I2: the digest may be that of somebody else's KV. D is told at once, and the late digest changes nothing."""
+    """I2: the digest may be that of another request's KV. D is told at once, and the late digest changes nothing."""
     pair = complete()
     [transfer] = pair.p.to_digest
 

@@ -34,7 +34,7 @@ class Trio:
         self.closed: list[str] = []
 
     def talk(self) -> None:
-        """Deliver until nobody has anything to say, and take in what came of it."""
+        """Deliver until no rank has anything to say, and take in what came of it."""
         while True:
             self.gather.collect(self.now)
             if not self.consumer.outbox and not any(p.outbox for p in self.producers):
@@ -115,7 +115,7 @@ def test_one_ranks_failure_fails_the_request_and_gives_the_others_up() -> None:
     assert not trio.consumer.transfers
 
 
-def test_a_part_that_nobody_pushed_fails_the_request() -> None:
+def test_a_part_that_no_rank_pushed_fails_the_request() -> None:
     """I4: every commit is good in itself, and yet a layer or a head is missing."""
     trio = reserved(shares=(2, 1))
 
@@ -128,7 +128,7 @@ def test_a_part_that_nobody_pushed_fails_the_request() -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_ranks_that_count_each_other_differently_do_not_exchange(shards: int) -> None:
-    """A node was started anew with other sizes; one side has not heard of it."""
+    """A node was started again with other sizes; one side has not heard of it."""
     trio = Trio()
     trio.watch()
     trio.prepare()
@@ -302,7 +302,7 @@ def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
     assert [transfer.source_blocks for transfer in producer.transfers.values()] == [[[1, 2, 3]], [[1, 2, 3]]]
 
 
-def test_a_rank_that_nobody_reads_lets_go_at_once() -> None:
+def test_a_rank_that_no_decode_rank_reads_lets_go_at_once() -> None:
     made = FanOut(make_producer())
     made.start("t", "p", [], PROMPT, 0.0)
 

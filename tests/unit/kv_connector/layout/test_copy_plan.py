@@ -119,7 +119,7 @@ def test_nothing_to_copy_is_no_copy() -> None:
     [([0, -1], [0, 1], "-1"), ([10], [0], "10"), ([0], [10], "10"), ([0], [-3], "-3")],
 )
 def test_ids_outside_their_region_are_refused(src: list[int], dst: list[int], bad: str) -> None:
-    """A block id that the region does not have would name somebody else's memory."""
+    """A block id that the region does not have would name memory outside it."""
     with pytest.raises(BlockOutOfRange, match=f"block {bad} is not in"):
         plan_copies(region(0, num_blocks=10), region(1 << 20, num_blocks=10), src, dst)
 

@@ -60,7 +60,7 @@ def test_the_null_block_may_count_whatever_it_likes() -> None:
     assert compare(views(references={0: 17})) == []
 
 
-def test_without_the_schedulers_view_nobody_is_accused() -> None:
+def test_without_the_schedulers_view_no_owner_is_accused() -> None:
     """What cannot be known is not reported; what pool and ledger say of each other still is."""
     assert compare(views(requests=None)) == []
     assert [finding.wrong for finding in compare(views(requests=None, free=[2, 5, 6, 7]))] == [Wrong.WRITABLE]

@@ -74,7 +74,7 @@ def test_nothing_is_wrong_with_an_ordinary_request(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("owners_known", [True, False])
-def test_a_block_that_nobody_owns_is_found_before_idling(owners_known: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_without_an_owner_is_found_before_idling(owners_known: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Counted and logged with its history, also where an older vLLM does not say who owns what."""
     engine = Engine(owners_known=owners_known)
 
@@ -133,9 +133,9 @@ def test_who_asks_is_told_what_is_wrong(engine: Engine) -> None:
     assert len(finding["history"]) == 1
 
 
-def while_asking(engine: Engine, meanwhile: Callable[[], None]) -> dict[str, Any]:
+def while_asking(engine: Engine, change: Callable[[], None]) -> dict[str, Any]:
     """Ask, and let something happen on another thread after the first look."""
-    thread = threading.Timer(0.05, meanwhile)
+    thread = threading.Timer(0.05, change)
     thread.start()
     answer = engine.check.ask()
     thread.join()
@@ -143,7 +143,7 @@ def while_asking(engine: Engine, meanwhile: Callable[[], None]) -> dict[str, Any
 
 
 def test_a_change_half_way_is_no_finding(engine: Engine) -> None:
-    """Somebody asks between a request's end and the return of its blocks."""
+    """A client asks between a request's end and the return of its blocks."""
     engine.admit("r1", 3)
     blocks = engine.finish("r1")
 
@@ -175,7 +175,7 @@ def test_a_leak_is_certain_after_some_steps(engine: Engine) -> None:
 
 
 def test_a_step_that_does_not_end_leaves_the_answer_open(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is under way may still give the blocks back: whoever asks is told that it is not certain."""
+    """What is under way may still give the blocks back: the client is told that it is not certain."""
     monkeypatch.setattr(integrity_check, "PATIENCE_S", 0.3)
     engine.admit("r1", 3)
     engine.finish("r1")

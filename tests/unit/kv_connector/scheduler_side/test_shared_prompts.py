@@ -24,7 +24,7 @@ def test_a_sibling_waits_until_the_whole_prompt_is_scheduled() -> None:
     assert not siblings.must_wait("sibling")
 
 
-def test_a_sibling_waits_for_nobody_who_is_gone() -> None:
+def test_a_sibling_does_not_wait_for_an_owner_that_is_gone() -> None:
     """The owner was aborted: the sibling computes the prompt itself."""
     siblings = family()
     siblings.end("owner")
@@ -39,14 +39,14 @@ def test_a_late_sibling_does_not_wait() -> None:
     assert not siblings.must_wait("late")
 
 
-def test_without_a_prefix_cache_nobody_waits() -> None:
+def test_without_a_prefix_cache_no_request_waits() -> None:
     """There would be nothing to find."""
     assert not family(can_share=False).must_wait("sibling")
 
 
 @pytest.mark.parametrize("order", [("owner", "sibling"), ("sibling", "owner")])
 def test_nothing_is_kept_of_requests_that_have_ended(order: tuple[str, str]) -> None:
-    """Whoever ends first."""
+    """Whichever of the two ends first."""
     siblings = family()
     for request_id in order:
         siblings.end(request_id)

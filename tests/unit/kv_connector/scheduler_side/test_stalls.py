@@ -28,7 +28,7 @@ def test_blocks_are_wanted_when_nothing_has_run_for_a_while() -> None:
     assert [stalled(stalls, now) for now in (10.0, 11.9, 12.0, 12.1, 14.0)] == [0, 0, 9, 0, 9]
 
 
-def test_a_step_that_computes_something_begins_the_wait_anew() -> None:
+def test_a_step_that_computes_something_begins_the_wait_again() -> None:
     """What runs ends some day, and gives its blocks back: that is a queue and no circle."""
     stalls = Stalls(PATIENCE_S)
     stalled(stalls, 10.0)
@@ -38,7 +38,7 @@ def test_a_step_that_computes_something_begins_the_wait_anew() -> None:
 
 
 def test_an_idle_node_is_not_stalled() -> None:
-    """Nobody asks, or who asks is given its blocks."""
+    """No request asks for blocks, or a request that asks is given them."""
     stalls = Stalls(PATIENCE_S)
     stalled(stalls, 10.0)
     stalls.step_ends(computes=False, now=11.0)

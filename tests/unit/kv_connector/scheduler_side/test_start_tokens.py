@@ -129,7 +129,7 @@ def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(schedu
 
 
 def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) -> None:
-    """Before 0.30: a grammar would not be advanced by the token, and begin anew with the second."""
+    """Before 0.30: a grammar would not be advanced by the token, and begin again with the second."""
     looked: list[Any] = []
     scheduler.structured_output_manager = SimpleNamespace(should_fill_bitmask=looked.append)
     start_with(request := scheduler.requests["r"], TOKENS, request.totals)

@@ -67,7 +67,7 @@ def test_a_file_that_is_replaced_does_not_replace_what_was_loaded(tmp_path: Path
     decode = loaded(ours)
 
     assert prefill.name_of(ours) not in (before, decode.name_of(ours))
-    assert prefill.name_of(ours) != stays.name_of(ours)  # which of them had to load it again, nobody knows
+    assert prefill.name_of(ours) != stays.name_of(ours)  # which of them had to load it again is unknown
 
 
 def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_a_load_that_fails_leaves_what_was_loaded(tmp_path: Path) -> None:
     assert node.name_of(ours) != loaded(ours).name_of(ours)
 
 
-def test_files_that_changed_while_they_were_loaded_are_nobodys(tmp_path: Path) -> None:
-    """Which of the two was read, nobody knows."""
+def test_files_that_changed_while_they_were_loaded_get_a_name_of_their_own(tmp_path: Path) -> None:
+    """The node cannot know which of the two was read."""
     ours = adapter(written(tmp_path / "a", b"first"))
     node = Adapters()
 
@@ -216,15 +216,15 @@ def test_loads_are_seen_where_vllm_makes_them(tmp_path: Path) -> None:
         return True
 
     vllm = executor(load)
-    nobody, node = Adapters(), Adapters()
-    watch(nobody, vllm)
+    earlier, node = Adapters(), Adapters()
+    watch(earlier, vllm)
     watch(node, vllm)
 
     assert vllm().add_lora(ours) is True
 
     assert told == [ours]
     assert list(node._loaded) == [1]
-    assert not nobody._loaded
+    assert not earlier._loaded
 
 
 def test_an_engine_without_adapters_is_left_alone() -> None:

@@ -38,7 +38,7 @@ def engine(
 
 @pytest.mark.parametrize("method", [None, "ngram", "ngram_gpu", "suffix", "medusa", "draft_model", "eagle", "eagle3"])
 def test_these_methods_are_covered(method: str | None) -> None:
-    """Drafts are verified, whoever makes them."""
+    """Drafts are verified, whichever method makes them."""
     assert objection(engine(method)) == ""
 
 

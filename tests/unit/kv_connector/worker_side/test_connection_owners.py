@@ -14,7 +14,7 @@ def test_a_connection_speaks_for_the_first_process_that_it_spoke_for() -> None:
 
 
 def test_connections_heard_long_ago_are_forgotten() -> None:
-    """The memory is bounded, and whoever goes on speaking stays in it."""
+    """The memory is bounded, and a connection that goes on speaking stays in it."""
     speakers = ConnectionOwners(capacity=2)
     for connection in ("a", "b", "a", "c"):
         speakers.may_speak(connection, 1)

@@ -47,7 +47,7 @@ def test_tokens_lie_where_the_sections_say(isa: str, dtype: torch.dtype) -> None
         assert set(found) == expected
 
 
-def test_a_kernel_that_nobody_has_looked_into_is_not_divided() -> None:
+def test_a_kernel_whose_layout_is_unknown_is_not_divided() -> None:
     """Blocks of other sizes are refused then."""
     assert cpu_sections("neon", 64, 4) == ()
     assert cpu_sections("amx", 24, 2) == ()

@@ -98,6 +98,6 @@ def test_hosts_that_differ_do_not_start(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_ranks_of_one_host_need_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked of torch there."""
-    monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("nobody to compare with"))
+    monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("there is no other host to compare with"))
 
     verify_hosts_agree(engine(0, count=1), config(tmp_path))

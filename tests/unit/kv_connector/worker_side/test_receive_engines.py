@@ -62,7 +62,7 @@ def running(
 
 
 def test_a_failure_of_foreign_code_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that nobody foresaw must not end the thread."""
+    """An exception of an unexpected type must not end the thread."""
     added = threading.Event()
     factory = Factory(failures=2)
 
@@ -74,7 +74,7 @@ def test_a_failure_of_foreign_code_is_tried_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_domain_that_is_asked_for_while_its_engine_is_added_gets_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control thread sees the domain as missing until `added` has returned, and asks again meanwhile."""
+    """The control thread sees the domain as missing until `added` has returned, and asks again in that time."""
     factory = Factory()
     second = threading.Event()
 

@@ -70,7 +70,7 @@ def test_the_rhythm_of_two_users() -> None:
         between_first_tokens_s(records[:4], 2)
 
 
-def test_a_decode_row_counts_what_was_there_meanwhile() -> None:
+def test_a_decode_row_counts_what_ran_at_the_same_time() -> None:
     """By step: another one for six of ten, the one that ended with its first token included; an arrival inside."""
     gaps = (0.1,) * 10
     one = record(0.0, ttft_s=0.0001, gaps=gaps, input_tokens=100)

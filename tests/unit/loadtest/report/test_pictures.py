@@ -44,7 +44,7 @@ def test_the_fastest_and_the_slowest_are_among_those_shown() -> None:
     assert chosen(records[:3], LEG_ROWS) == records[:3]
 
 
-def test_requests_whose_transfer_nobody_knows_are_left_out_and_counted() -> None:
+def test_requests_whose_transfer_is_unknown_are_left_out_and_counted() -> None:
     """A failed one, a local one, one that the nodes had forgotten."""
     records = [record(10.0, transfer_id="t"), record(11.0, transfer_id="forgotten"), record(12.0), failed("timeout")]
     picture = legs_picture(stage(records, legs=[Legs(transfer_id="t", spans=SPANS)], legs_note="two looks failed"), "x")

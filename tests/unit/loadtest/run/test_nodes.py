@@ -40,7 +40,7 @@ def test_a_node_that_cannot_be_read_says_why() -> None:
 
 
 def test_the_secret_is_read_from_its_file(tmp_path: Path) -> None:
-    """None: nobody is asked. A bad one is said to be bad."""
+    """None: no node is asked. A bad one is said to be bad."""
     path = tmp_path / "secret"
     path.write_text(generate_secret())
 

@@ -26,7 +26,7 @@ def test_a_busy_client_is_called_saturated() -> None:
 
 
 async def test_a_blocked_loop_shows_as_lag() -> None:
-    """A fifth of a second in which nobody could be served, some of which is CPU time."""
+    """A fifth of a second in which no request could be served, some of which is CPU time."""
     async with CostMeter().measuring() as meter:
         await asyncio.sleep(0)
         until = time.perf_counter() + 0.2

@@ -10,7 +10,7 @@ from baton.model_runner.pipeline.choose import VARIABLE, transfer
     [({}, "async"), ({VARIABLE: ""}, "async"), ({VARIABLE: "sync"}, "sync"), ({VARIABLE: "shm"}, "shm")],
 )
 def test_asynchronous_unless_the_environment_says_otherwise(environ: dict[str, str], expected: str) -> None:
-    """Nobody has to ask for it; the others are there to be compared with."""
+    """The user need not ask for it; the others are there to be compared with."""
     assert transfer(environ) == expected
 
 

@@ -63,7 +63,7 @@ def test_earlier_sends_are_waited_for_before_the_next_forward_pass(log: Log, mon
 
 
 def test_what_is_received_is_waited_for_at_its_first_use(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step's inputs are prepared meanwhile."""
+    """The step's inputs are prepared while the tensor is received."""
     worker(log, monkeypatch, first=False).execute_model(SimpleNamespace(total_num_scheduled_tokens=1))
 
     assert log[:4] == ["receive", "prepare", "wait for the received tensor", "forward"]

@@ -62,7 +62,7 @@ def runner_of(kind: type[GPUModelRunner], world: LateWorld, transfer: TokenTrans
 
 @pytest.fixture
 def world() -> Iterator[LateWorld]:
-    """A device on which nothing runs but what somebody waits for."""
+    """A device on which nothing runs but what a thread waits for."""
     device = FakeDevice(1, Run.ON_WAIT)
     yield LateWorld(device)
     device.close()

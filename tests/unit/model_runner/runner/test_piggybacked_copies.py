@@ -181,14 +181,14 @@ def tokens(step: int) -> list[list[int]]:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Ours, on a device that runs what somebody waits for."""
+    """Ours, on a device that runs what a thread waits for."""
     made = Rig(CudaRunner)
     yield made
     made.close()
 
 
 def test_a_step_brings_drafts_and_counts_in_one_copy() -> None:
-    """What the engine brings by five, and reads with its own code; nothing blocks, and nobody waits before he reads."""
+    """What the engine brings by five, and reads with its own code; nothing blocks, and only a read waits."""
     found, copies, waits = {}, {}, {}
     for kind in (GPUModelRunner, CudaRunner):
         rig = Rig(kind)
@@ -219,7 +219,7 @@ def test_steps_are_read_in_time_while_a_reader_is_slow(rig: Rig) -> None:
     assert rig.copies == 7
 
 
-def test_a_step_that_nobody_reads_changes_nothing(rig: Rig) -> None:
+def test_a_step_that_is_not_read_changes_nothing(rig: Rig) -> None:
     """The next step's drafts take the place of those that were not asked for."""
     rig.transfer.start()
     rig.step(1)
@@ -307,7 +307,7 @@ def test_beside_routed_experts_they_travel_alone(rig: Rig) -> None:
     assert rig.read() == wanted(1)
 
 
-def test_a_batch_that_is_made_anew_gets_its_counts(rig: Rig) -> None:
+def test_a_batch_that_is_made_again_gets_its_counts(rig: Rig) -> None:
     """VLLM makes one when it knows its KV cache: after the runner has been constructed."""
     rig.transfer.start()
     rig.step(1)
@@ -343,7 +343,7 @@ WAITS: dict[str, Callable[[Rig], Any]] = {
 
 
 def outcome(event: str) -> type[Exception] | str:
-    """What becomes of somebody who waits, by vLLM's own code, for a device that is lost."""
+    """What becomes of a thread that waits, by vLLM's own code, for a device that is lost."""
     got: list[type[Exception] | str] = []
     rig = Rig(CudaRunner, Run.ON_ADVANCE)
     rig.transfer.start()
@@ -366,8 +366,8 @@ def outcome(event: str) -> type[Exception] | str:
     return found
 
 
-def test_after_a_step_that_could_not_be_sent_nobody_reads_old_drafts() -> None:
-    """Whoever asks for them has the same error."""
+def test_after_a_step_that_could_not_be_sent_old_drafts_are_not_read() -> None:
+    """A caller that asks for them has the same error."""
     rig = Rig(CudaRunner, Run.ON_ADVANCE)
     ids = rig.sample(1)
     rig.draft(1)

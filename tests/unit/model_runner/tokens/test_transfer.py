@@ -34,7 +34,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Nothing runs but what somebody waits for; the test itself takes."""
+    """Nothing runs but what a thread waits for; the test itself takes."""
     made = Rig(Run.ON_WAIT)
     yield made
     made.transfer.stop()
@@ -81,7 +81,7 @@ def test_wide_ids_come_as_they_are_and_block_nothing(rig: Rig) -> None:
     assert waited == 0
 
 
-def test_a_tensor_that_nobody_else_holds_is_there_until_it_is_copied(rig: Rig) -> None:
+def test_a_tensor_without_another_holder_is_there_until_it_is_copied(rig: Rig) -> None:
     """As in vLLM #29623: the copy stream read memory that the allocator had given away."""
     handle = rig.transfer.submit({"ids": sampled(rig.compute, 7)})
     rig.compute.synchronize()  # the kernel that wrote it holds it no more
@@ -122,10 +122,10 @@ def test_a_kv_copy_on_another_stream_does_not_delay_a_token() -> None:
 
 
 def test_a_slot_is_not_reused_before_it_was_read(rig: Rig) -> None:
-    """With every slot in flight, the next step waits for one, and does not write over what nobody has read."""
+    """With every slot in flight, the next step waits for one, and does not write over what has not been read."""
     full = TokenTransfer(rig.lane, SIZES, slots=1)
     first = full.submit({"ids": sampled(rig.compute, 1)})
-    rig.device.synchronize()  # the copy has run; nobody has read it
+    rig.device.synchronize()  # the copy has run; the step has not read it
     second = threading.Thread(target=full.submit, args=({"ids": sampled(rig.compute, 2)},), daemon=True)
     second.start()
     second.join(SOON_S)
@@ -200,7 +200,7 @@ def test_a_step_that_is_issued_as_the_device_goes_is_told(rig: Rig, monkeypatch:
 
 
 def test_what_a_device_that_hangs_may_still_read_is_kept(stuck: Rig) -> None:
-    """It may go on one day, and by then the memory would be somebody else's; that of steps behind the one it hangs in too."""
+    """It may go on one day, when another tensor would have the memory; that of steps behind the one it hangs in too."""
     first, second = torch.ones(1, 1), torch.ones(1, 1)
     sources = weakref.ref(first), weakref.ref(second)
     handles = [stuck.transfer.submit({"ids": first}), stuck.transfer.submit({"ids": second})]

@@ -332,7 +332,7 @@ async def test_a_timeline_is_asked_by_transfer_id(query: str) -> None:
 
 
 async def test_transfers_in_brief_are_none() -> None:
-    """Totals and failures alone, for whoever asks every second."""
+    """Totals and failures alone, for a client that asks every second."""
     worker = WORKER | {"transfers": [{"transfer_id": WANTED}], "recent": [{}], "failures": [{"reason": "x"}]}
     got = await ask(node_api(FakeConnector(worker, {"recent": [], "free_blocks": 3})), TRANSFERS_PATH + "?brief=1")
 

@@ -14,7 +14,7 @@ PUSH = Push(session="h:1", address=4096, size_bytes=MIB, idle_s=0)
 
 @pytest.fixture(autouse=True)
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every child hangs, and nobody is patient."""
+    """Every child hangs, and the limits on waiting are short."""
     monkeypatch.setattr(probe_engines, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(probe_engines, "START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(probe_engines, "PUSHING_S", 0.1)
@@ -29,7 +29,7 @@ async def test_pushes_that_do_not_end_are_a_link_that_does_not_carry() -> None:
 
 
 async def test_a_receiver_that_does_not_come_up_says_so() -> None:
-    """It takes nobody's place."""
+    """It takes none of the places for receivers."""
     engines = ProbeEngines(PLACE)
 
     for _ in range(probe_engines.MAX_RECEIVERS + 1):

@@ -41,7 +41,7 @@ def test_a_body_without_transfer_passes(content: object) -> None:
     "body", [b"", b"not json", b'{"kv_transfer_params": ', b"\xff\xfe\x00", b"\x00kv_transfer_params"]
 )
 def test_what_is_no_json_passes(body: bytes) -> None:
-    """Nobody behind us can read parameters out of it either."""
+    """No server behind the gate can read parameters out of it either."""
     assert verified_params(body, DECODE, SECRET) is None
 
 
@@ -91,7 +91,7 @@ def test_of_two_equal_keys_the_last_one_counts() -> None:
 
 
 def test_parameters_for_the_other_role_are_refused() -> None:
-    """A decode leg that reaches a prefill node is the proxy's mistake, or somebody's replay."""
+    """A decode leg that reaches a prefill node is the proxy's mistake, or a client's replay."""
     with pytest.raises(TransferParamsError, match="decode node, and this is a prefill node"):
         find({FIELD: SIGNED}, role="prefill")
 

@@ -42,7 +42,7 @@ def test_a_machine_without_external_address_is_told_to_set_one(monkeypatch: pyte
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    """Peers would dial somebody else."""
+    """Peers would dial another machine."""
     with pytest.raises(StartRefusedError, match=EXTERNAL):
         resolve(NodeConfig(host="0.0.0.0", advertise_host=EXTERNAL))
 
@@ -60,7 +60,7 @@ def test_a_name_that_cannot_be_resolved_is_refused(host: str, setting: str) -> N
         ("0.0.0.0", "0.0.0.0"),  # nothing that can be dialled
         ("0.0.0.0", "127.0.0.1"),  # this machine alone
         (EXTERNAL, "127.0.0.1"),
-        ("127.0.0.1", EXTERNAL),  # nobody listens there
+        ("127.0.0.1", EXTERNAL),  # no node listens there
         (EXTERNAL, "203.0.113.8"),
         ("::", "::1"),
     ],

@@ -75,7 +75,7 @@ def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
 
 
 def test_a_decode_node_consumes_and_binds_no_control_port() -> None:
-    """Decode nodes dial; nobody dials them for control."""
+    """Decode nodes dial; no peer dials them for control."""
     config = kv_transfer_config(launch(DECODE))
 
     assert config["kv_role"] == "kv_consumer"

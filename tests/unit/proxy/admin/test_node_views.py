@@ -40,7 +40,7 @@ def test_what_the_other_workers_have_is_not_others() -> None:
         ((State.UNKNOWN, State.READY), State.READY),
     ],
 )
-def test_the_worst_state_counts_whoever_is_asked(states: tuple[State, ...], worst: State) -> None:
+def test_the_worst_state_counts_whichever_worker_is_asked(states: tuple[State, ...], worst: State) -> None:
     """With its reason. A worker that has just started knows nothing, and that is no trouble."""
     for order in itertools.permutations(states):
         (found,) = joined([[seen(state=state, reason=f"because {state}")] for state in order])

@@ -114,7 +114,7 @@ async def test_no_place_is_lost_and_none_is_given_twice() -> None:
 
 
 async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
-    """Its request would be one of the next; only whoever waits behind all the others would wait too long."""
+    """Its request would be one of the next; only a request that waits behind all the others would wait too long."""
     clock = Clock()
     gate = make(clock, inside=1, waiting=99, each=99)
     visitors = [Visitor(gate, "many") for _ in range(12)]
@@ -137,7 +137,7 @@ async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
     await asyncio.gather(*(visitor.task for visitor in (*visitors[3:], few, urgent)))
 
 
-async def test_whoever_waits_until_too_little_time_is_left_is_told_to_come_again() -> None:
+async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_come_again() -> None:
     """Its place goes to the next one."""
     gate = make(inside=1)
     inside, hasty, patient = Visitor(gate), Visitor(gate, patience_s=0.3), Visitor(gate)
@@ -154,7 +154,7 @@ async def test_whoever_waits_until_too_little_time_is_left_is_told_to_come_again
 
 
 async def test_every_wait_is_reported_once() -> None:
-    """Zero for whoever needs not wait, nothing for whoever is not let in."""
+    """Zero for a request that need not wait, nothing for a request that is not let in."""
     clock, waits = Clock(), list[float]()
     gate = ConcurrencyLimiter(max_inside=1, max_waiting=2, max_waiting_per_tenant=2, clock=clock, waited=waits.append)
     visitors = [Visitor(gate) for _ in range(3)]

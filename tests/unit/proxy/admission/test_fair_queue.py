@@ -56,7 +56,7 @@ def test_a_priority_goes_before_every_tag() -> None:
     assert drain(queue, 3) == ["urgent", "usual", "patient"]
 
 
-def test_counts_follow_whoever_leaves() -> None:
+def test_counts_follow_a_request_that_leaves() -> None:
     """1,000 random steps against a plain list; who left is never served, and nothing is kept for them."""
     rng = random.Random(1)
     queue: FairQueue[str] = FairQueue()
@@ -80,7 +80,7 @@ def test_counts_follow_whoever_leaves() -> None:
 
 
 def test_tenants_that_never_come_again_are_forgotten() -> None:
-    """Somebody always waits, and everybody is new, so that the clock stands still; who waits is not forgotten."""
+    """One tenant always waits and the others are new, so the clock stands still; a waiting tenant is not forgotten."""
     queue: FairQueue[str] = FairQueue()
     queue.put("first", tenant="first", priority=9, cost=1)
     for index in range(5000):

@@ -14,7 +14,7 @@ def fields(**values: Any) -> dict[str, msgspec.Raw]:
     return split(msgspec.json.encode(values))
 
 
-def test_a_tenant_is_who_the_header_says_else_the_key_else_nobody() -> None:
+def test_a_tenant_is_named_by_the_header_else_by_the_key_else_not_at_all() -> None:
     """Without a configured header what clients write there does not count."""
     key, tenant = (b"authorization", b"Bearer k"), (b"x-tenant", b"t")
 

@@ -61,7 +61,7 @@ def test_a_minutes_worth_at_once_then_evenly(clock: Clock) -> None:
 
 
 def test_what_is_refused_is_not_counted(clock: Clock) -> None:
-    """Whoever asks in vain does not wait longer for it."""
+    """A client whose request is refused does not wait longer for it."""
     asked = account(replace(KEY, requests_at_once=1, requests_per_minute=2), clock)
     asked.enter()
     for _ in range(5):
@@ -74,7 +74,7 @@ def test_what_is_refused_is_not_counted(clock: Clock) -> None:
 
 
 def test_a_changed_limit_counts_at_once_and_what_was_counted_stays(clock: Clock) -> None:
-    """A key that stays in the file begins nothing anew."""
+    """A key that stays in the file begins no count again."""
     asked = account(replace(KEY, requests_at_once=3, requests_per_minute=60), clock)
     asked.enter()
     asked.enter()

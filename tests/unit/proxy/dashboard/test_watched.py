@@ -33,7 +33,7 @@ def response(record: RequestRecord) -> ClientResponse:
 
 @asynccontextmanager
 async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
-    """Somebody looks."""
+    """A recorder that a page of the dashboard has just looked at."""
     telemetry = RequestTelemetry(ProxyConfig(), Metrics(), Tracing())
     made = RequestRecorder(telemetry)
     made.look()
@@ -41,7 +41,7 @@ async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
     made.stop()
 
 
-async def test_nobody_looks_and_nothing_is_noted() -> None:
+async def test_no_page_looks_and_nothing_is_noted() -> None:
     """After the last look clients are as ever, and nothing is kept."""
     async with watching() as (telemetry, made):
         watched = begin(telemetry)
@@ -53,11 +53,11 @@ async def test_nobody_looks_and_nothing_is_noted() -> None:
 
 
 async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that is closed says nothing; a request that ends then is kept by nobody."""
+    """A page that is closed says nothing; a request that ends then is not kept."""
     monkeypatch.setattr(recorder, "LOOK_S", 0.01)
     async with watching() as (telemetry, made):
         late = begin(telemetry)
-        while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
+        while made.is_watched:  # noqa: ASYNC110  # its end sets no event
             await asyncio.sleep(0.01)
         late.trace.end(200, failed=False)
 

@@ -73,7 +73,7 @@ async def ask(shared: Failover) -> str:
 async def until(holds: Callable[[], object]) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  # nobody tells
+        while not holds():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
 
 
@@ -98,7 +98,7 @@ async def test_a_retry_that_was_granted_is_made_however_many_wait_for_theirs() -
     assert sorted(paths) == [DISAGGREGATED] * 3 + [RECOMPUTED] * 7
 
 
-async def test_whoever_comes_does_not_go_before_those_who_stand_in_line() -> None:
+async def test_a_new_request_does_not_go_before_those_that_stand_in_line() -> None:
     """An accepted request waits for a decode node; a new one is told to come again, although it came at the right time."""
     legs, prefill, decode = Legs(), node("prefill"), node("decode")
     legs.failing.add(prefill)
@@ -129,10 +129,10 @@ class LegsThatEnd:
 @pytest.mark.parametrize(
     ("outcomes", "makers", "takers", "path", "spent"),
     [
-        ((FAILED, ANSWER), 1, 1, RECOMPUTED, 0),  # nobody else was asked
+        ((FAILED, ANSWER), 1, 1, RECOMPUTED, 0),  # no other node was asked
         ((FAILED, ANSWER), 2, 1, DISAGGREGATED, 1),
         ((LOST, ANSWER), 1, 2, DISAGGREGATED, 1),
-        ((LOST,), 1, 1, "", 0),  # there is nobody else
+        ((LOST,), 1, 1, "", 0),  # there is no other node
     ],
 )
 async def test_only_an_attempt_on_another_node_costs_a_retry(

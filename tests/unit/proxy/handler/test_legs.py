@@ -133,7 +133,7 @@ async def test_who_is_cancelled_while_the_prefill_leg_fails_stays_cancelled() ->
     counting = asyncio.create_task(first_to_count(decode.run(), asyncio.create_task(fail())))
     await settle()
     may_fail.set()
-    await asyncio.sleep(0)  # it has ended, and nobody has been told
+    await asyncio.sleep(0)  # the leg has ended, and its waiter has not run yet
     counting.cancel()
 
     with pytest.raises(asyncio.CancelledError):

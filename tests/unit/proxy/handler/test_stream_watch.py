@@ -115,7 +115,7 @@ async def test_streams_leave_a_draining_node_in_portions(
         assert here.broken == [FailureKind.DRAINED] * left
 
 
-async def test_streams_that_nobody_could_go_on_with_stay(watched: list[Watched]) -> None:
+async def test_streams_that_no_node_could_go_on_with_stay(watched: list[Watched]) -> None:
     """No other node, nor another member with its address; another that failed on this request; a stream whose tokens are not known; one that has said nothing."""
     alone, failed = (Watched(FakeNode(State.DRAINING), FakeNode(State.READY)) for _ in range(2))
     alone.nodes[1].url = alone.nodes[0].url

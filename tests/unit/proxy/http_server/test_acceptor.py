@@ -77,7 +77,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def test_connections_without_a_handshake_make_room(served: Served) -> None:
-    """As many as there may be keep nobody out for as long as a handshake may take; their sockets are closed."""
+    """As many as there may be keep no client out for as long as a handshake may take; their sockets are closed."""
     flood = [socket.create_connection(served.address) for _ in range(served.most)]
     got = await served.ask()
     await until_true(lambda: _has_ended(flood[0]))

@@ -201,7 +201,7 @@ async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Tr
 
 
 async def test_nothing_is_written_to_who_has_left(transport: Transport) -> None:
-    """Not even an end; whoever answers need not look."""
+    """Not even an end; the application that answers need not look."""
     left = asyncio.Event()
     ended = asyncio.Event()
 

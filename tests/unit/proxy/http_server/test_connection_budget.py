@@ -68,7 +68,7 @@ async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
         first.streams()
         with pytest.raises(NoDescriptorsError), second:
             pass
-        all_.connections += 1  # somebody else's
+        all_.connections += 1  # another claim's
         waiting = [asyncio.create_task(first.both_again()) for _ in range(2)]
         await asyncio.sleep(0)
         waiting[0].cancel()

@@ -19,7 +19,7 @@ class ReadAtOnce(Transport):
 
 @pytest.mark.parametrize(("transport", "is_cut"), [(Transport(), True), (ReadAtOnce(), False)])
 async def test_a_connection_is_not_closing_for_ever(transport: Transport, *, is_cut: bool) -> None:
-    """However little is unread, and although nobody was told to pause; what was held back is written first."""
+    """However little is unread, and although the writer was not told to pause; what was held back is written first."""
     given = cast("asyncio.Transport", transport)
     joiner = HeadJoiner(given, StallWatchdog(given, 0.02, lambda: None))
     joiner.write(b"HTTP/1.1 200 OK\r\n\r\n")

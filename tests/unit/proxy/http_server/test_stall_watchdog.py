@@ -21,7 +21,7 @@ def watch(transport: Transport) -> tuple[StallWatchdog, list[bool]]:
 
 
 async def test_a_client_that_reads_nothing_is_dropped_once() -> None:
-    """Whoever has to know is told before the connection is cut."""
+    """The callback is told before the connection is cut."""
     transport = Transport(unread_bytes=100)
     made, dropped = watch(transport)
     made.start()
@@ -47,7 +47,7 @@ async def test_a_client_that_reads_is_not(reads: str) -> None:
     assert still_there
 
 
-async def test_a_watch_that_was_stopped_drops_nobody() -> None:
+async def test_a_watch_that_was_stopped_drops_no_client() -> None:
     """The client has read enough for us to write on."""
     transport = Transport(unread_bytes=100)
     made, _ = watch(transport)

@@ -43,7 +43,7 @@ def test_one_request_of_others_counts_at_the_first_probe_that_tells_of_it() -> N
     assert (others.requests, others.prompt_bytes) == (GAIN, 1000 * GAIN)
 
 
-def test_bytes_without_requests_are_nobodys() -> None:
+def test_bytes_without_requests_count_for_no_request() -> None:
     """A node counts bodies and the proxy prompts: the difference is no work."""
     others = ExternalLoad()
     others.learn(load(3, 1000), load(2, 0))

@@ -37,7 +37,7 @@ def test_a_histogram_reads_as_prometheus_wants_it() -> None:
 
 
 def test_what_several_workers_timed_adds_up() -> None:
-    """Node by node and bucket by bucket, whoever has seen what."""
+    """Node by node and bucket by bucket, whichever worker has seen which."""
     other = Tally("prefill", "http://d", {"answered": [0] * 12 + [2]}, {"answered": 400.0})
 
     found = rendered(*tallied([[seen(0.004)], [seen(0.5, leg_s=1.0), other], [seen(99.0)], [seen()]]))

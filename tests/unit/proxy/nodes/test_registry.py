@@ -152,7 +152,7 @@ async def test_the_time_of_the_last_change_is_known_to_every_worker() -> None:
 
 
 async def test_what_was_learned_of_a_node_in_a_role_is_kept_for_its_return() -> None:
-    """Of the same process: one that was started again begins anew."""
+    """Of the same process: one that was started again begins from the start."""
     async with members(decode=("http://d", "http://e")) as found:
         node = found.decode[1]
         node.describe(info("decode", incarnation="1"))

@@ -30,8 +30,8 @@ def test_a_node_that_does_not_say_is_asked_if_it_decodes() -> None:
     assert nodes_for("/tokenize", "m", [taker], [node("prefill")]) == [taker]
 
 
-def test_a_route_that_nobody_has_is_not_found() -> None:
-    """It is another matter when nobody is ready."""
+def test_a_route_without_a_node_is_not_found() -> None:
+    """It is another matter when no node is ready."""
     with pytest.raises(NotServedError, match="/v1/embeddings"):
         nodes_for("/v1/embeddings", "m", [node("decode", routes=["/tokenize"])], [])
     with pytest.raises(UnavailableError):

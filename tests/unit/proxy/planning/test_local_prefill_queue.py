@@ -45,7 +45,7 @@ async def test_they_get_places_in_the_order_in_which_they_came() -> None:
 
 
 async def test_who_waits_for_too_long_is_told() -> None:
-    """Also one who never came to look; whoever comes later is not in its way."""
+    """Also a request that never came to look; a request that comes later is not in its way."""
     room, waiting = Room(), LocalPrefillQueue()
     got = await asyncio.gather(
         waiting.wait(lambda: room.take("a"), "m", 0.03),

@@ -287,7 +287,7 @@ def test_a_pair_that_speaks_another_protocol_than_the_proxy_gets_no_transfer() -
 
 
 def test_no_decode_node_is_503_and_an_unknown_model_404() -> None:
-    """A model that a lost node serves is unavailable; one that nobody ever served does not exist."""
+    """A model that a lost node serves is unavailable; one that no node ever served does not exist."""
     lost = node("decode")
     lost.lose(State.DOWN, "gone")
     with pytest.raises(UnavailableError):
@@ -314,7 +314,7 @@ def test_a_failed_prefill_leg_is_tried_on_another_prefill_node_with_the_same_dec
     "other", ["none", "lost", "unready", "other fingerprint", "other protocol", "not granted", "refused"]
 )
 def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str) -> None:
-    """That needs nobody else, and no permission."""
+    """That needs no other node, and no permission."""
     lost, spare = node("prefill"), node("prefill")
     if other == "other fingerprint":
         spare = node("prefill", fingerprint=BFLOAT16)
@@ -491,7 +491,7 @@ def test_without_prefill_nodes_a_full_decode_node_is_passed_by() -> None:
 
 
 def test_after_a_failed_prefill_leg_another_decode_node_computes_what_is_too_much_for_the_first() -> None:
-    """No permission is needed: nobody has computed it yet. With all of them full the request has to wait."""
+    """No permission is needed: no node has computed it yet. With all of them full the request has to wait."""
     first, other, lost = (node("decode", f"http://d{slot}", slot=slot) for slot in range(3))
     made = planner([], [first, other, lost], max_own_bytes=1000)
     failed = DisaggregatedPlan(decode=first, prefill=node("prefill"), rank=0, transfer_id="")

@@ -93,7 +93,7 @@ def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int
 
 
 def test_the_history_knows_who_failed() -> None:
-    """A node that failed once is not asked again for the same request, until it has been started anew."""
+    """A node that failed once is not asked again for the same request, until it has been started again."""
     maker, taker = node("prefill"), node("decode")
 
     history = History().without(maker).without(taker)

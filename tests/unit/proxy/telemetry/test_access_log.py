@@ -48,7 +48,7 @@ def test_a_line_of_text_leaves_out_what_is_not_known() -> None:
 
 
 def test_a_line_of_json_has_all_fields() -> None:
-    """Whoever collects them need not guess."""
+    """A log collector need not guess."""
     fields = {name: value for name, value in ENTRY._asdict().items() if name != "time_s"}
     head = {
         "time": "1970-01-01T00:00:00.500+00:00",

@@ -34,7 +34,7 @@ def test_text_shows_the_fields_behind_the_sentence() -> None:
 
 
 def test_json_is_one_object_a_line() -> None:
-    """Fields stand beside time, level, logger and message, which nobody can overwrite."""
+    """Fields stand beside time, level, logger and message, which no field can overwrite."""
     line = JsonFormat().format(record("node is ready", url="http://a:1", level="fatal", where=Path("/x")))
 
     assert "\n" not in line

@@ -45,7 +45,7 @@ def test_all_that_was_offered_is_handled_before_the_end() -> None:
 
 
 def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
-    """Whoever offers never waits, although the handler hangs."""
+    """A caller of `offer` never waits, although the handler hangs."""
     handler = Handler()
     queue = Background("test", handler, most=2, batch=1, gather_s=0.0)
     queue.start()

@@ -64,7 +64,7 @@ def test_the_share_counts_where_the_client_says_nothing(made: list[Tracing]) -> 
     assert untold.leg("decode", "http://d").line == b""
 
 
-def test_a_header_that_nobody_understands_is_as_none(made: list[Tracing]) -> None:
+def test_a_header_that_cannot_be_parsed_is_as_none(made: list[Tracing]) -> None:
     """It is replaced, since vLLM would not understand it either."""
     assert begin(made, 0.0, [(b"traceparent", b"nonsense")]).line
 

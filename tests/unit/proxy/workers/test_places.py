@@ -12,7 +12,7 @@ def test_a_worker_that_had_settled_is_followed_at_once() -> None:
 
 
 def test_one_that_dies_again_and_again_is_followed_ever_later() -> None:
-    """Up to a limit; whoever lives for long is followed at once again."""
+    """Up to a limit; a worker that lives for long is followed at once again."""
     place = WorkerProcess(0, started_s=100.0)
     waits = [place.ended(101.0) for _ in range(8)]
 
