@@ -62,7 +62,7 @@ class ProxyConfig:
     client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
     local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
     placement: Literal["by_cost", "pairs"] = "by_cost"  # by_cost: one node serves alone where a pair is too slow
-    target_first_token_s: Delay = 0.0  # time to the first token; by_cost keeps to it; 0: three times an idle node's
+    target_first_token_s: Delay = 0.0  # time to the first token; by_cost keeps to it; 0: four times an idle node's
     target_inter_token_s: Delay = 0.0  # time between two tokens of a stream; 0: three times that of one alone
     max_prompt_share: Share = 1.0  # of a node's time that prompts may take, for by_cost to mix them with streams there
     max_own_prompt_bytes: AtLeastOne = 1024 * 1024  # of prompts that one decode node computes itself at once

@@ -1,5 +1,6 @@
 """A straight line through samples that fade, by least squares. Pure."""
 
+from math import sqrt
 from typing import Final
 
 MIN_SAMPLES: Final = 8  # before that nothing is predicted
@@ -12,7 +13,7 @@ _LEAST_SPREAD: Final = 0.1
 class FadedLine:
     """Times in seconds over amounts."""
 
-    __slots__ = ("_both", "_forgets", "_last_s", "_samples", "_squares", "_sum", "_sum_s", "_weight")
+    __slots__ = ("_both", "_forgets", "_last_s", "_samples", "_squares", "_squares_s", "_sum", "_sum_s", "_weight")
 
     def __init__(self, *, forgets: bool = False) -> None:
         """`forgets`: once its last sample is too old the next one begins a new line."""
@@ -22,7 +23,7 @@ class FadedLine:
 
     def _forget(self) -> None:
         self._samples = 0
-        self._weight = self._sum = self._sum_s = self._squares = self._both = 0.0
+        self._weight = self._sum = self._sum_s = self._squares = self._squares_s = self._both = 0.0
 
     def add(self, amount: float, time_s: float, now_s: float) -> None:
         if self._forgets and now_s - self._last_s > MAX_AGE_S:
@@ -33,6 +34,7 @@ class FadedLine:
         self._sum = self._sum * _KEPT + amount
         self._sum_s = self._sum_s * _KEPT + time_s
         self._squares = self._squares * _KEPT + amount * amount
+        self._squares_s = self._squares_s * _KEPT + time_s * time_s
         self._both = self._both * _KEPT + amount * time_s
 
     def is_known(self, now_s: float) -> bool:
@@ -64,3 +66,11 @@ class FadedLine:
             return None
         slope = (self._both / self._weight - mean * self.mean_s) / variance
         return min(max(0.0, slope), self.mean_s / mean)
+
+    def spread_s(self, slope_s: float) -> float:
+        """Return how far the times were from a line of that slope: the root of the mean square."""
+        mean, mean_s = self.mean, self.mean_s
+        both = self._both / self._weight - mean * mean_s
+        squares = self._squares / self._weight - mean * mean
+        squares_s = self._squares_s / self._weight - mean_s * mean_s
+        return sqrt(max(0.0, squares_s - 2 * slope_s * both + slope_s * slope_s * squares))

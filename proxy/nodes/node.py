@@ -90,6 +90,7 @@ class Node:
     inter_token: InterTokenTime = field(default_factory=InterTokenTime)
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
     prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
+    crowded_until_s: float = 0.0  # a prefill node's, monotonic: no pair with it before, if another way is possible
     open_streams: int = 0  # answers through this proxy whose prompt is computed
     computed_prompt_bytes: int = 0  # of a prefill node: what it has computed, or is believed to have in its cache
     own_prompt_bytes: int = 0  # what it computes itself of prompts whose tokens have not come yet

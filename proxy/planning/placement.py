@@ -4,8 +4,8 @@
     ON_DECODE  the decode node does both
     ON_PREFILL the prefill node does both
 
-Where prompts queue on the prefill node the decode node computes some, as long as its streams are fast. Where they are not,
-both nodes are used as plain servers: the one on which it costs less serves the request whole.
+Where prompts queue on the prefill node, or streams are slow on the decode node, both are used as plain servers until that has
+been over for a while: the one on which it costs less serves a request whole.
 """
 
 from enum import StrEnum
@@ -15,8 +15,11 @@ from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.routing.router import Choice
 
-_IDLE_FIRST_TOKENS: Final = 3.0  # a target that is not set: so many times what an idle node takes
-_LEAST_FIRST_TOKENS: Final = 2.0  # a target below it: an idle pair is not late, whatever is asked
+_IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
+_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, whatever is set: an idle pair is not late
+_CROWDED_S: Final = (
+    10.0  # after a request that a pair would have served too late or too slowly: as long as shares are taken over
+)
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
@@ -64,9 +67,9 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served: by a pair, if that keeps the targets or too little is known.
 
-    Else, where the prefill node may not decode, the decode node computes what comes too late there; where the decode node may
-    not compute, the prefill node decodes as many streams. Where both may, the decode node computes what comes sooner there as
-    long as its streams are fast; once they are not, the node with the lower cost serves the request.
+    Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
+    prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
+    compute, the prefill node decodes what is not late, up to as many streams.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -76,18 +79,23 @@ def choose_placement(
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
-    prefill, decode = chosen_prefill.node, chosen_decode.node
-    now_s = prefill.clock()
+    prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
     idle_s, there_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
     if idle_s is None or there_s is None:
         return Placement.PAIR
-    target_s = max(targets.first_token_s or _IDLE_FIRST_TOKENS * idle_s, _LEAST_FIRST_TOKENS * idle_s)
-    is_late, is_slow = there_s > target_s, _is_slow(decode, targets)
-    if not is_late and not is_slow:
+    own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
+    if (
+        own_idle_s is None
+    ):  # it has computed none lately: it is taken to be as fast as the prefill node, and tried sooner
+        own_idle_s, times = idle_s, prefill.prefill_time
+    idle_s = min(idle_s, own_idle_s)
+    idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
+    target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s)
+    is_late = there_s + prefill.prefill_time.spread_s > target_s
+    if is_late or _is_slow(decode, targets):
+        prefill.crowded_until_s = now_s + _CROWDED_S
+    elif now_s >= prefill.crowded_until_s:
         return Placement.PAIR
-    times = decode.prefill_time
-    if times.predict_s(0, now_s) is None:  # it has computed none lately, and is taken to be as fast as the prefill node
-        times = prefill.prefill_time
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
     may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
     may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, times)
@@ -95,8 +103,6 @@ def choose_placement(
         return Placement.ON_DECODE if may_compute and is_late and here_s < there_s else Placement.PAIR
     if not may_compute:
         return Placement.PAIR if is_late or prefill.streams > decode.streams else Placement.ON_PREFILL
-    if not is_slow and here_s < there_s:
-        return Placement.ON_DECODE
     if here_s > max(there_s, target_s):
         return Placement.PAIR
     return Placement.ON_PREFILL if _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode) else Placement.ON_DECODE

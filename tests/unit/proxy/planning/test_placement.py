@@ -84,20 +84,19 @@ def place(
 
 
 def test_a_pair_that_keeps_the_targets_gets_every_prompt() -> None:
-    """Although the decode node would be sooner: three times the idle time is what is aimed at."""
+    """Although the decode node would be sooner: four times the idle time is what is aimed at."""
     assert place(measured("prefill"), measured("decode")) is PAIR
-    assert place(measured("prefill", queue_bytes=2 * NEW_BYTES - 10), measured("decode")) is PAIR
-    assert place(measured("prefill", queue_bytes=2 * NEW_BYTES + 10), measured("decode")) is ON_DECODE
-    late = measured("prefill", queue_bytes=2 * NEW_BYTES + 10)
+    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES - 10), measured("decode")) is PAIR
+    assert place(measured("prefill", queue_bytes=3 * NEW_BYTES + 10), measured("decode")) is ON_DECODE
+    late = measured("prefill", queue_bytes=3 * NEW_BYTES + 10)
     assert place(late, measured("decode"), targets=Targets(first_token_s=1.0)) is PAIR
 
 
 def test_what_the_prefill_node_has_of_a_prompt_counts() -> None:
     """Not for its target: it may take as long as another prompt of its length."""
-    late = measured("prefill", queue_bytes=round(2.5 * NEW_BYTES))
-
-    assert place(late, measured("decode")) is ON_DECODE
-    assert place(late, measured("decode"), there=0) is PAIR
+    for there, placement in ((NEW_BYTES, ON_DECODE), (0, PAIR)):
+        late = measured("prefill", queue_bytes=round(3.5 * NEW_BYTES))
+        assert place(late, measured("decode"), there=there) is placement
 
 
 def test_a_prefill_node_of_which_little_was_seen_gets_the_prompt() -> None:
@@ -152,17 +151,42 @@ def test_both_nodes_are_then_used_as_plain_servers(there: int, here: int, reques
     assert place(late, full_of_prompts, there=there, here=here, targets=Targets(inter_token_s=0.01)) is placement
 
 
-def test_a_late_prompt_goes_to_fast_streams_as_long_as_it_is_sooner_there() -> None:
-    """However many they are."""
-    late, decode = measured("prefill", queue_bytes=2 * LATE_BYTES), measured("decode")
-    for _ in range(40):
-        decode.begin(1)
+def test_a_decode_node_that_would_be_late_and_later_than_the_prefill_node_is_asked_no_more() -> None:
+    """It has as many prompts, or computes slowly; a pair has it decode."""
+    late = measured("prefill", queue_bytes=2 * LATE_BYTES)  # 0.45 s, and 0.2 is aimed at
 
-    assert place(late, decode) is ON_DECODE
     assert place(late, measured("decode", queue_bytes=LATE_BYTES)) is ON_DECODE
     assert place(late, measured("decode", queue_bytes=4 * LATE_BYTES)) is PAIR
     assert place(late, measured("decode", per_byte_s=1e-4)) is PAIR
     assert place(late, measured("decode", per_byte_s=7e-5)) is ON_DECODE
+
+
+def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> None:
+    """Streams of pairs would meet the prompts that their decode node was given."""
+    prefill, decode = measured("prefill"), measured("decode")
+    late = prefill.begin(LATE_BYTES)
+    assert place(prefill, decode) is ON_DECODE
+    late()
+
+    for after_s, placement in ((0.0, ON_PREFILL), (9.9, ON_PREFILL), (10.1, PAIR)):
+        prefill.clock = decode.clock = lambda after_s=after_s: after_s
+        assert place(prefill, decode) is placement
+    assert place(prefill, measured("decode", running=7), prefill_may_decode=False) is PAIR
+
+
+def test_what_predictions_were_wrong_by_is_added() -> None:
+    """Times 0.05 s away from the line, up and down, of a prompt that takes 0.05 s."""
+    prefill = node("prefill")
+    prefill.clock = lambda: 0.0
+    for number in range(8 * MIN_SAMPLES):
+        prompt_bytes = (1000, 9000)[number % 2]
+        prefill.prefill_time.learn(prompt_bytes, prompt_bytes * PER_BYTE_S + (-0.05, 0.05)[number // 2 % 2] + 0.05, 0.0)
+    target = Targets(first_token_s=0.25)  # 0.1 s when idle
+
+    prefill.begin(5000)
+    assert place(prefill, measured("decode"), targets=target) is PAIR  # 0.15 and 0.05 s
+    prefill.begin(6000)
+    assert place(prefill, measured("decode"), targets=target) is ON_DECODE  # 0.21 and 0.05 s
 
 
 def test_a_target_below_what_an_idle_node_takes_makes_no_prompt_late() -> None:
@@ -227,12 +251,15 @@ def test_prompts_take_a_share_of_the_time_of_a_node_that_makes_tokens(share: flo
 
 
 def test_a_decode_node_that_has_computed_nothing_is_taken_to_be_as_fast_as_the_prefill_node() -> None:
-    """Its share of prompts as well."""
+    """Its share of prompts as well; and it is tried once a pair takes twice as long as an idle one."""
     late, unknown = measured("prefill", queue_bytes=900_000), node("decode")
     unknown.clock = lambda: 0.0
 
     assert place(late, unknown, targets=HALF) is ON_DECODE
     assert place(late, unknown, here=600_000, targets=HALF) is PAIR
+    assert place(measured("prefill", queue_bytes=NEW_BYTES - 10), unknown) is PAIR
+    assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), unknown) is ON_DECODE
+    assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), measured("decode")) is PAIR
 
 
 def test_a_line_that_is_level_by_chance_lets_no_long_prompt_to_streams() -> None:
