@@ -164,12 +164,13 @@ def test_a_decode_node_that_would_be_late_and_later_than_the_prefill_node_is_ask
 def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> None:
     """Streams of pairs would meet the prompts that their decode node was given."""
     prefill, decode = measured("prefill"), measured("decode")
+    now_s = [0.0]
+    prefill.clock = decode.clock = lambda: now_s[0]
     late = prefill.begin(LATE_BYTES)
     assert place(prefill, decode) is ON_DECODE
     late()
 
-    for after_s, placement in ((0.0, ON_PREFILL), (9.9, ON_PREFILL), (10.1, PAIR)):
-        prefill.clock = decode.clock = lambda after_s=after_s: after_s
+    for now_s[0], placement in ((0.0, ON_PREFILL), (9.9, ON_PREFILL), (10.1, PAIR)):
         assert place(prefill, decode) is placement
     assert place(prefill, measured("decode", running=7), prefill_may_decode=False) is PAIR
 
