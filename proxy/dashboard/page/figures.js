@@ -48,7 +48,7 @@ export function bibs(nodes) {
   return new Map(nodes.map((node) => [`${node.role} ${node.url}`, bib(node)]));
 }
 
-// Between two samples of counters; one that fell began anew, and says nothing.
+// Between two samples of counters; one that fell began again at 0, and says nothing.
 export function growth(now, before) {
   const grown = now - before;
   return grown >= 0 ? grown : 0;

@@ -153,7 +153,7 @@ function layersOf(svg, flow, x, top, row, layers, isOneOfSeveral, until) {
   if (commit !== undefined) svg.append(draw("line", { class: "mark", x1: x(commit), x2: x(commit), y1: top - 3, y2: top + layers * row + 3 }), text(x(commit) - 4, top + layers * row + 11, "commit", "end", "name"));
 }
 
-// A layer's bar begins where the one before it ended; with a new chunk the layers begin anew.
+// A layer's bar begins where the one before it ended; with a new chunk the layers begin again.
 export function computed(written) {
   const bars = [];
   let group = [];
