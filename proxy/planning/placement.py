@@ -1,4 +1,4 @@
-"""Which nodes compute a prompt and make its tokens, by what is expected of them. Pure.
+"""Which nodes compute a prompt and make its tokens, by what is expected of them. It notes until when a prefill node is crowded, and is pure otherwise.
 
     PAIR       a prefill node computes the prompt, a decode node makes the tokens; taken where that keeps the targets
     ON_DECODE  the decode node does both
@@ -17,9 +17,7 @@ from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, whatever is set: an idle pair is not late
-_CROWDED_S: Final = (
-    10.0  # after a request that a pair would have served too late or too slowly: as long as shares are taken over
-)
+_CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
 _MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
@@ -84,9 +82,7 @@ def choose_placement(
     if idle_s is None or there_s is None:
         return Placement.PAIR
     own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
-    if (
-        own_idle_s is None
-    ):  # it has computed none lately: it is taken to be as fast as the prefill node, and tried sooner
+    if own_idle_s is None:  # it has computed none lately: taken to be as fast as the prefill node, and tried sooner
         own_idle_s, times = idle_s, prefill.prefill_time
     idle_s = min(idle_s, own_idle_s)
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
