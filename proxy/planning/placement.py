@@ -67,7 +67,7 @@ def choose_placement(
 
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
-    compute, the prefill node decodes what is not late, up to as many streams.
+    compute, the prefill node decodes what is not late while streams are slow there, up to as many streams.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -87,8 +87,8 @@ def choose_placement(
     idle_s = min(idle_s, own_idle_s)
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s)
-    is_late = there_s + prefill.prefill_time.spread_s > target_s
-    if is_late or _is_slow(decode, targets):
+    is_late, is_slow = there_s + prefill.prefill_time.spread_s > target_s, _is_slow(decode, targets)
+    if is_late or is_slow:
         prefill.crowded_until_s = now_s + _CROWDED_S
     elif now_s >= prefill.crowded_until_s:
         return Placement.PAIR
@@ -98,7 +98,8 @@ def choose_placement(
     if not may_decode:
         return Placement.ON_DECODE if may_compute and is_late and here_s < there_s else Placement.PAIR
     if not may_compute:
-        return Placement.PAIR if is_late or prefill.streams > decode.streams else Placement.ON_PREFILL
+        is_better = is_slow and not is_late and prefill.streams <= decode.streams
+        return Placement.ON_PREFILL if is_better else Placement.PAIR
     if here_s > max(there_s, target_s):
         return Placement.PAIR
     return Placement.ON_PREFILL if _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode) else Placement.ON_DECODE

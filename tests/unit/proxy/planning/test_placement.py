@@ -175,6 +175,17 @@ def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> 
     assert place(prefill, measured("decode", running=7), prefill_may_decode=False) is PAIR
 
 
+def test_a_crowded_prefill_node_decodes_nothing_for_fast_streams_where_the_decode_node_may_not_compute() -> None:
+    """Its streams would wait for the prompts that make it late."""
+    prefill, decode = measured("prefill"), measured("decode")
+    late = prefill.begin(LATE_BYTES)
+    assert place(prefill, decode, decode_may_compute=False) is PAIR
+    late()
+
+    assert place(prefill, decode, decode_may_compute=False) is PAIR
+    assert place(prefill, decode) is ON_PREFILL
+
+
 def test_what_predictions_were_wrong_by_is_added() -> None:
     """Times 0.05 s away from the line, up and down, of a prompt that takes 0.05 s."""
     prefill = node("prefill")
