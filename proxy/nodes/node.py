@@ -90,7 +90,7 @@ class Node:
     inter_token: InterTokenTime = field(default_factory=InterTokenTime)
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
     prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
-    crowded_until_s: float = 0.0  # a prefill node's, monotonic: no pair with it before, if another way is possible
+    crowded_until_s: float = 0.0  # monotonic: before that one node serves what a pair with it would
     open_streams: int = 0  # answers through this proxy whose prompt is computed
     computed_prompt_bytes: int = 0  # of a prefill node: what it has computed, or is believed to have in its cache
     own_prompt_bytes: int = 0  # what it computes itself of prompts whose tokens have not come yet
@@ -168,6 +168,7 @@ class Node:
         if self.incarnation != info.incarnation:
             self.others.forget()
             self.prefill_time, self.inter_token = PrefillTime(), InterTokenTime()
+            self.prompt_share, self.crowded_until_s = FadedRate(), 0.0
         names, pairing = names_of(info), pairing_of(info)
         is_other = self.info is None or self.info.served_models != info.served_models or pairing != self.pairing
         if is_other or names != (self.base_names, self.adapter_names):

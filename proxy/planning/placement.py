@@ -1,4 +1,4 @@
-"""Which nodes compute a prompt and make its tokens, by what is expected of them. It notes until when a prefill node is crowded, and is pure otherwise.
+"""Which nodes compute a prompt and make its tokens, by what is expected of them. It notes until when nodes are crowded, and is pure otherwise.
 
     PAIR       a prefill node computes the prompt, a decode node makes the tokens; taken where that keeps the targets
     ON_DECODE  the decode node does both
@@ -11,12 +11,13 @@ been over for a while: the one on which it costs less serves a request whole.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
-_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, whatever is set: an idle pair is not late
+_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: an idle pair is not late
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
@@ -63,11 +64,11 @@ def choose_placement(
     decode_may_compute: bool,
     prefill_may_decode: bool,
 ) -> Placement:
-    """Choose how a request is served: by a pair, if that keeps the targets or too little is known.
+    """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
 
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
-    compute, the prefill node decodes what is not late while streams are slow there, up to as many streams.
+    compute, the prefill node decodes what is not late while streams are slow there and faster here, up to as many streams.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -86,23 +87,29 @@ def choose_placement(
         own_idle_s, times = idle_s, prefill.prefill_time
     idle_s = min(idle_s, own_idle_s)
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
-    target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s)
-    is_late, is_slow = there_s + prefill.prefill_time.spread_s > target_s, _is_slow(decode, targets)
-    if is_late or is_slow:
-        prefill.crowded_until_s = now_s + _CROWDED_S
-    elif now_s >= prefill.crowded_until_s:
+    spread_s = prefill.prefill_time.spread_s
+    target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
+    is_late, is_slow = there_s + spread_s > target_s, _is_slow(decode, targets)
+    if not (is_late or is_slow) and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s):
         return Placement.PAIR
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
     may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
     may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, times)
-    if not may_decode:
-        return Placement.ON_DECODE if may_compute and is_late and here_s < there_s else Placement.PAIR
-    if not may_compute:
-        is_better = is_slow and not is_late and prefill.streams <= decode.streams
-        return Placement.ON_PREFILL if is_better else Placement.PAIR
-    if here_s > max(there_s, target_s):
-        return Placement.PAIR
-    return Placement.ON_PREFILL if _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode) else Placement.ON_DECODE
+    if may_decode and may_compute:
+        is_less = _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode)
+        placement = Placement.ON_PREFILL if is_less else Placement.ON_DECODE
+        if here_s > max(there_s, target_s):
+            placement = Placement.PAIR
+    elif may_compute:
+        placement = Placement.ON_DECODE if is_late and here_s < there_s else Placement.PAIR
+    else:
+        is_better = may_decode and is_slow and not is_late and _has_faster_streams(prefill, decode)
+        placement = Placement.ON_PREFILL if is_better else Placement.PAIR
+    if placement is not Placement.PAIR and (is_late or is_slow):
+        decode.crowded_until_s = now_s + _CROWDED_S
+        if is_late:
+            prefill.crowded_until_s = decode.crowded_until_s
+    return placement
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:
@@ -110,11 +117,22 @@ def _is_slow(decode: Node, targets: Targets) -> bool:
     if (decode.kv_usage or 0.0) >= _FULL:
         return True
     now_s, times = decode.clock(), decode.inter_token
-    token_s, target_s = times.predict_s(decode.streams + 1, now_s), times.target_s(targets.inter_token_s, now_s)
-    if token_s is None or not target_s:
-        return False
-    prompt_share = min(_MOST_SHARE, decode.prompt_share.at(now_s))
-    return token_s / (1 - prompt_share) > _SAFE_SHARE * target_s
+    target_s = max(times.target_s(targets.inter_token_s, now_s), times.target_s(0.0, now_s))
+    return _token_s(decode, times, now_s) > _SAFE_SHARE * target_s
+
+
+def _has_faster_streams(prefill: Node, decode: Node) -> bool:
+    """Whether one more stream waits no longer for a token on the prefill node, beside all prompts; for a full decode node: whether it has no more of them."""
+    if (decode.kv_usage or 0.0) >= _FULL:
+        return prefill.streams <= decode.streams
+    now_s, times = decode.clock(), decode.inter_token
+    return _token_s(prefill, times, now_s) <= _token_s(decode, times, now_s)
+
+
+def _token_s(node: Node, times: InterTokenTime, now_s: float) -> float:
+    """Return the time between two tokens of one stream more on a node, with the prompts that they wait for; 0 while too little is known."""
+    prompt_share = min(_MOST_SHARE, node.prompt_share.at(now_s))
+    return (times.predict_s(node.streams + 1, now_s) or 0.0) / (1 - prompt_share)
 
 
 def _cost_bytes(choice: Choice) -> float:

@@ -10,12 +10,8 @@ NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode 
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
 SHORT: Final = "little of the prompt is new to the decode node"
-ON_DECODE: Final = (
-    "a pair comes too near the latency targets, and the decode node has less to do, or more of the prompt"
-)
-ON_PREFILL: Final = (
-    "a pair comes too near the latency targets, and the prefill node has less to do, or more of the prompt"
-)
+ON_DECODE: Final = "a pair comes too near the latency targets, or has done so within 10 s, and the decode node has less to do, or more of the prompt"
+ON_PREFILL: Final = "a pair comes too near the latency targets, or has done so within 10 s, and the prefill node has less to do, or more of the prompt"
 
 LABELS: Final = {
     eligibility.BEST_OF: "best_of",

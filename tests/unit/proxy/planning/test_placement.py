@@ -126,8 +126,9 @@ def test_streams_wait_for_the_prompts_on_their_node() -> None:
         decode.prompt_share.add(5.0, 0.0)  # of 10 s: half of its time, and then all of it
 
         assert place(measured("prefill"), decode) is ON_PREFILL
-    decode.clock = lambda: 60.0  # and that fades
-    assert place(measured("prefill"), decode) is PAIR
+    prefill = measured("prefill")
+    prefill.clock = decode.clock = lambda: 60.0  # and that fades
+    assert place(prefill, decode) is PAIR
 
 
 @pytest.mark.parametrize(
@@ -180,10 +181,63 @@ def test_a_crowded_prefill_node_decodes_nothing_for_fast_streams_where_the_decod
     prefill, decode = measured("prefill"), measured("decode")
     late = prefill.begin(LATE_BYTES)
     assert place(prefill, decode, decode_may_compute=False) is PAIR
+    assert place(prefill, decode) is ON_DECODE
     late()
 
     assert place(prefill, decode, decode_may_compute=False) is PAIR
     assert place(prefill, decode) is ON_PREFILL
+
+
+def test_a_request_that_stays_a_pair_makes_no_node_crowded() -> None:
+    """Whatever would be late or slow: no prompt of it is on the decode node."""
+    prefill, decode = measured("prefill"), measured("decode")
+    late = prefill.begin(LATE_BYTES)
+    assert place(prefill, decode, decode_may_compute=False) is PAIR
+    late()
+
+    assert place(prefill, decode) is PAIR
+
+
+def test_a_slow_decode_node_says_nothing_of_the_pairs_of_others() -> None:
+    """Nor a late prefill node of the other decode nodes; its own decode node has got a prompt."""
+    prefill, other, decode = measured("prefill"), measured("prefill"), measured("decode")
+    assert place(prefill, measured("decode", running=7)) is ON_PREFILL
+    assert place(prefill, decode) is PAIR
+
+    late = prefill.begin(LATE_BYTES)
+    assert place(prefill, decode) is ON_DECODE
+    late()
+    assert [place(other, decode), place(other, measured("decode"))] == [ON_PREFILL, PAIR]
+    assert place(prefill, measured("decode")) is ON_PREFILL
+
+
+def test_a_node_that_has_restarted_is_not_crowded() -> None:
+    decode = measured("decode")
+    decode.prompt_share.add(9.0, 0.0)
+    decode.crowded_until_s = 10.0
+
+    decode.describe(info("decode", incarnation="another"))
+
+    assert (decode.crowded_until_s, decode.prompt_share.at(0.0)) == (0.0, 0.0)
+
+
+def test_an_idle_pair_is_not_late_for_a_short_prompt_whatever_predictions_of_long_ones_were_wrong_by() -> None:
+    """Times that grow faster than the prompt leave the line by more than a short prompt takes."""
+    prefill = node("prefill")
+    prefill.clock = lambda: 0.0
+    for prompt_bytes in (6000, 9000, 12_000) * MIN_SAMPLES:
+        prefill.prefill_time.learn(prompt_bytes, 2e-9 * prompt_bytes**2, 0.0)
+    assert prefill.prefill_time.spread_s > 4 * (prefill.prefill_time.predict_s(100, 0.0) or 0.0)
+
+    assert place(prefill, measured("decode"), prompt_bytes=100, there=100, here=100) is PAIR
+
+
+def test_a_tight_target_of_the_time_between_tokens_ends_no_pair_that_the_default_keeps() -> None:
+    """As plain servers both would be slower."""
+    tight = Targets(inter_token_s=TOKEN_S)
+
+    assert place(measured("prefill"), measured("decode"), targets=tight) is PAIR
+    assert place(measured("prefill"), measured("decode", running=1), targets=tight) is ON_PREFILL
 
 
 def test_what_predictions_were_wrong_by_is_added() -> None:
@@ -230,6 +284,8 @@ def test_a_prefill_node_that_may_not_decode_leaves_late_prompts_to_the_decode_no
     assert place(late, slow, prefill_may_decode=False) is ON_DECODE
     assert place(measured("prefill", queue_bytes=LATE_BYTES, kv_usage=0.6), slow) is ON_DECODE
     assert place(measured("prefill"), slow, prefill_may_decode=False) is PAIR
+    in_time = measured("prefill", queue_bytes=NEW_BYTES)  # if later than on the decode node
+    assert place(in_time, slow, prefill_may_decode=False) is PAIR
     with_prompts = measured("decode", running=7, queue_bytes=2 * LATE_BYTES)
     assert place(late, with_prompts, prefill_may_decode=False) is PAIR
 
@@ -242,9 +298,14 @@ def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_
     assert place(prefill, slow, decode_may_compute=False) is ON_PREFILL
     assert place(prefill, full) is ON_PREFILL
     assert place(late, slow, decode_may_compute=False) is PAIR
+    computing = measured("prefill")
+    computing.prompt_share.add(9.0, 0.0)  # seconds of the last ten: tokens would wait for prompts
+    assert place(computing, slow, decode_may_compute=False) is PAIR
+    assert place(computing, full) is ON_PREFILL
     for _ in range(4):
         prefill.begin_stream(0)
     assert place(prefill, slow, decode_may_compute=False) is PAIR
+    assert place(prefill, full) is PAIR
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
@@ -269,6 +330,7 @@ def test_a_decode_node_that_has_computed_nothing_is_taken_to_be_as_fast_as_the_p
 
     assert place(late, unknown, targets=HALF) is ON_DECODE
     assert place(late, unknown, here=600_000, targets=HALF) is PAIR
+    unknown.crowded_until_s = 0.0
     assert place(measured("prefill", queue_bytes=NEW_BYTES - 10), unknown) is PAIR
     assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), unknown) is ON_DECODE
     assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), measured("decode")) is PAIR
