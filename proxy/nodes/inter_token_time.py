@@ -9,6 +9,9 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
+_MOST_BUSY: Final = (
+    0.5  # share of the time with streams, up to which that is a load: above, it may be one stream that never ends
+)
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
@@ -71,7 +74,10 @@ class InterTokenTime:
             return None
         more_s = self._line.slope_s()
         if more_s is None and self._rate.at(now_s) >= 1.0:
-            # It always has as many streams: how many it could have is not known.
+            # It has always had as many streams, or none: how many it could have is not known, but it could have those all the time.
+            busy_share = self._rate.at(now_s) * alone_s / self._line.mean
+            if busy_share < _MOST_BUSY:
+                return busy_share
             return alone_s / given_target_s if given_target_s else None
         if not more_s:  # it is idle, or no stream has made others slower
             return 0.0

@@ -110,6 +110,17 @@ def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:
     assert decode_load(busy.node) == pytest.approx(0.1 / 0.9)
 
 
+@pytest.mark.parametrize("streams", [1, 5])
+def test_a_node_that_has_as_many_streams_or_none_has_at_most_the_load_of_that_part_of_the_time(streams: int) -> None:
+    """Behind a prefill node that cannot keep up: it must not seem unknown, or no node would ever come to help."""
+    starved = DecodeNode()
+    starved.run(streams)
+    assert decode_load(starved.node) is None
+    starved.clock.now_s += WINDOW_S
+
+    assert decode_load(starved.node) == pytest.approx(exp(-1), rel=0.1)
+
+
 def test_a_full_cache_is_enough() -> None:
     busy = DecodeNode(kv_usage=0.95)
     busy.run(5)
