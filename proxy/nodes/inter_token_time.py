@@ -9,9 +9,7 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
-_MOST_BUSY: Final = (
-    0.5  # share of the time with streams, up to which that is a load: above, it may be one stream that never ends
-)
+_HARDLY_MORE_THAN_ONE: Final = 1.5  # streams
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
@@ -67,6 +65,17 @@ class InterTokenTime:
         """Return the time between two tokens that is aimed at; 0 while nothing is known."""
         return given_s or _IDLE_TIMES * (self.predict_s(1, now_s) or 0.0)
 
+    def least_target_s(self, now_s: float) -> float:
+        """Return the default target: none below it can be kept; 0 while the time of a stream alone is not known."""
+        line = self._line
+        is_known = line.is_known(now_s) and (line.slope_s() is not None or line.mean < _HARDLY_MORE_THAN_ONE)
+        return self.target_s(0.0, now_s) if is_known else 0.0
+
+    def busy_share(self, now_s: float) -> float:
+        """Return the share of the time in which it has streams, if they are always as many; 0 while too little was seen."""
+        line = self._line
+        return self._rate.at(now_s) * line.mean_s / line.mean if line.is_known(now_s) else 0.0
+
     def utilisation(self, given_target_s: float, now_s: float) -> float | None:
         """Return the tokens per second ÷ those of as many streams as the target allows; None while too little was seen."""
         alone_s, target_s = self.predict_s(1, now_s), self.target_s(given_target_s, now_s)
@@ -74,11 +83,8 @@ class InterTokenTime:
             return None
         more_s = self._line.slope_s()
         if more_s is None and self._rate.at(now_s) >= 1.0:
-            # It has always had as many streams, or none: how many it could have is not known, but it could have those all the time.
-            busy_share = self._rate.at(now_s) * alone_s / self._line.mean
-            if busy_share < _MOST_BUSY:
-                return busy_share
-            return alone_s / given_target_s if given_target_s else None
+            # It has always had as many streams, or none: how many it could have is not known.
+            return min(1.0, self.busy_share(now_s)) * alone_s / given_target_s if given_target_s else None
         if not more_s:  # it is idle, or no stream has made others slower
             return 0.0
         streams = max(1.0, 1 + (target_s - alone_s) / more_s)

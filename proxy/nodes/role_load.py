@@ -5,6 +5,7 @@ from typing import Final
 from baton.proxy.nodes.node import Node
 
 _FULL: Final = 0.9  # of a KV cache
+_HALF: Final = 0.5  # of the time with streams; if it is more, they may be a few that never end
 
 
 def prefill_load(node: Node) -> float | None:
@@ -23,6 +24,8 @@ def decode_load(node: Node) -> float | None:
         return None
     sequences = (load.running or 0) + (load.waiting or 0)  # those that wait have reserved room for their prompts
     cached = (load.kv_usage or 0.0) * (load.running or 0) / sequences if sequences else 0.0
+    if used is None and node.role == "decode" and 0.0 < (share := node.inter_token.busy_share(node.clock())) < _HALF:
+        used = share  # at most: it could have those streams all the time
     if used is None:
         return cached / _FULL if cached >= _FULL else None
     return max(used, cached / _FULL)

@@ -17,7 +17,7 @@ from baton.proxy.nodes.prefill_time import PrefillTime
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
-_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: an idle pair is not late
+_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
@@ -68,7 +68,8 @@ def choose_placement(
 
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
-    compute, the prefill node decodes what is not late while streams are slow there and faster here, up to as many streams.
+    compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
+    and there are no more here.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -117,7 +118,7 @@ def _is_slow(decode: Node, targets: Targets) -> bool:
     if (decode.kv_usage or 0.0) >= _FULL:
         return True
     now_s, times = decode.clock(), decode.inter_token
-    target_s = max(times.target_s(targets.inter_token_s, now_s), times.target_s(0.0, now_s))
+    target_s = max(times.target_s(targets.inter_token_s, now_s), times.least_target_s(now_s))
     return _token_s(decode, times, now_s) > _SAFE_SHARE * target_s
 
 

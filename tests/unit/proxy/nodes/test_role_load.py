@@ -105,7 +105,9 @@ def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:
 
     assert decode_load(busy.node) is None
     busy.node.target_inter_token_s = 0.03
-    assert decode_load(busy.node) == pytest.approx((FIRST_S + 4 * MORE_S) / 0.03)
+    assert decode_load(busy.node) == pytest.approx((FIRST_S + 4 * MORE_S) / 0.03, rel=0.02)
+    busy.clock.now_s += WINDOW_S  # of which it has streams for a third
+    assert decode_load(busy.node) == pytest.approx((FIRST_S + 4 * MORE_S) / 0.03 * exp(-1), rel=0.05)
     busy.clock.now_s += 10 * WINDOW_S
     assert decode_load(busy.node) == pytest.approx(0.1 / 0.9)
 
@@ -118,6 +120,10 @@ def test_a_node_that_has_as_many_streams_or_none_has_at_most_the_load_of_that_pa
     assert decode_load(starved.node) is None
     starved.clock.now_s += WINDOW_S
 
+    sending = node("prefill")
+    sending.clock = starved.clock
+    sending.recall(starved.node)
+    assert decode_load(sending) is None  # its streams are no demand for decode nodes
     assert decode_load(starved.node) == pytest.approx(exp(-1), rel=0.1)
 
 
