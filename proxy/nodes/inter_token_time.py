@@ -9,7 +9,6 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
-_HARDLY_MORE_THAN_ONE: Final = 1.5  # streams
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
@@ -64,12 +63,6 @@ class InterTokenTime:
     def target_s(self, given_s: float, now_s: float) -> float:
         """Return the time between two tokens that is aimed at; 0 while nothing is known."""
         return given_s or _IDLE_TIMES * (self.predict_s(1, now_s) or 0.0)
-
-    def least_target_s(self, now_s: float) -> float:
-        """Return the default target: none below it can be kept; 0 while the time of a stream alone is not known."""
-        line = self._line
-        is_known = line.is_known(now_s) and (line.slope_s() is not None or line.mean < _HARDLY_MORE_THAN_ONE)
-        return self.target_s(0.0, now_s) if is_known else 0.0
 
     def busy_share(self, now_s: float) -> float:
         """Return the share of the time in which it has streams, if they are always as many; 0 while too little was seen."""

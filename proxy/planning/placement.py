@@ -118,8 +118,7 @@ def _is_slow(decode: Node, targets: Targets) -> bool:
     if (decode.kv_usage or 0.0) >= _FULL:
         return True
     now_s, times = decode.clock(), decode.inter_token
-    target_s = max(times.target_s(targets.inter_token_s, now_s), times.least_target_s(now_s))
-    return _token_s(decode, times, now_s) > _SAFE_SHARE * target_s
+    return _token_s(decode, times, now_s) > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
 
 
 def _has_faster_streams(prefill: Node, decode: Node) -> bool:

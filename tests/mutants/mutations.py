@@ -231,10 +231,6 @@ MUTATIONS: Final = [
         ("there_s + spread_s > target_s", "there_s > target_s"),
         ("or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s", "or idle_times * idle_s, 0"),
         ("_LEAST_FIRST_TOKENS * idle_s + spread_s", "_LEAST_FIRST_TOKENS * idle_s"),
-        (
-            "max(times.target_s(targets.inter_token_s, now_s), times.least_target_s(now_s))",
-            "times.target_s(targets.inter_token_s, now_s)",
-        ),
         ("_IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS", "_IDLE_FIRST_TOKENS"),
         ("own_idle_s, times = idle_s, prefill.prefill_time", "own_idle_s = idle_s"),
         ("idle_s = min(idle_s, own_idle_s)", "idle_s = max(idle_s, own_idle_s)"),
@@ -285,9 +281,6 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/nodes/test_inter_token_time.py",
         ("before <= load.inter_token_count < before", "load.inter_token_count < before"),
         (" * (1 - prompt_share)", ""),
-        ("line.slope_s() is not None or line.mean", "line.mean"),
-        (" or line.mean < _HARDLY_MORE_THAN_ONE", ""),
-        ("and (line.slope_s() is not None or line.mean < _HARDLY_MORE_THAN_ONE)", ""),
     ),
     *_of(
         "proxy/nodes/inter_token_time.py",

@@ -39,13 +39,6 @@ def test_without_a_spread_of_streams_the_time_is_taken_to_be_level() -> None:
     assert times.predict_s(1, 0.0) == times.predict_s(20, 0.0) == pytest.approx(0.05)
 
 
-def test_the_default_is_the_least_target_where_the_time_of_a_stream_alone_is_known() -> None:
-    """Streams that are always as many do not say it."""
-    found = [fitted(*seen).least_target_s(0.0) for seen in ([(1, 0.02), (5, 0.06)], [(1, 0.02)], [(10, 0.05)], [])]
-
-    assert found == pytest.approx([0.06, 0.06, 0.0, 0.0])
-
-
 def test_after_a_lull_the_line_is_what_it_was() -> None:
     """A node gets streams whatever is thought of it, and reports of alike many would have no slope."""
     times = fitted((1, 0.02), (5, 0.06))

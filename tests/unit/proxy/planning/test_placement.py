@@ -232,14 +232,6 @@ def test_an_idle_pair_is_not_late_for_a_short_prompt_whatever_predictions_of_lon
     assert place(prefill, measured("decode"), prompt_bytes=100, there=100, here=100) is PAIR
 
 
-def test_a_tight_target_of_the_time_between_tokens_ends_no_pair_that_the_default_keeps() -> None:
-    """As plain servers both would be slower."""
-    tight = Targets(inter_token_s=TOKEN_S)
-
-    assert place(measured("prefill"), measured("decode"), targets=tight) is PAIR
-    assert place(measured("prefill"), measured("decode", running=1), targets=tight) is ON_PREFILL
-
-
 def test_what_predictions_were_wrong_by_is_added() -> None:
     """Times 0.05 s away from the line, up and down, of a prompt that takes 0.05 s."""
     prefill = node("prefill")
