@@ -104,7 +104,7 @@ def choose_placement(
     elif may_compute:
         placement = Placement.ON_DECODE if is_late and here_s < there_s else Placement.PAIR
     else:
-        is_better = may_decode and is_slow and not is_late and _has_faster_streams(prefill, decode)
+        is_better = may_decode and is_slow and not is_late and _may_add_stream(prefill, decode)
         placement = Placement.ON_PREFILL if is_better else Placement.PAIR
     if placement is not Placement.PAIR and (is_late or is_slow):
         decode.crowded_until_s = now_s + _CROWDED_S
@@ -121,8 +121,8 @@ def _is_slow(decode: Node, targets: Targets) -> bool:
     return _token_s(decode, times, now_s) > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
 
 
-def _has_faster_streams(prefill: Node, decode: Node) -> bool:
-    """Whether one more stream waits no longer for a token on the prefill node, beside all prompts; for a full decode node: whether it has no more of them."""
+def _may_add_stream(prefill: Node, decode: Node) -> bool:
+    """Whether the prefill node may decode in a slow node's place: its tokens come no later, beside all prompts; or the decode node is full and has as many streams."""
     if (decode.kv_usage or 0.0) >= _FULL:
         return prefill.streams <= decode.streams
     now_s, times = decode.clock(), decode.inter_token

@@ -189,7 +189,7 @@ def test_a_crowded_prefill_node_decodes_nothing_for_fast_streams_where_the_decod
 
 
 def test_a_request_that_stays_a_pair_makes_no_node_crowded() -> None:
-    """Whatever would be late or slow: no prompt of it is on the decode node."""
+    """The decode node has got no prompt that other streams would wait for."""
     prefill, decode = measured("prefill"), measured("decode")
     late = prefill.begin(LATE_BYTES)
     assert place(prefill, decode, decode_may_compute=False) is PAIR
