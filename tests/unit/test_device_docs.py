@@ -150,5 +150,5 @@ def test_the_pages_say_what_is_refused() -> None:
     with pytest.raises(ConfigError):
         check_transport("nvlink", "cuda")
     for page in DEVICES:
-        assert "Nothing on this page has been run" in text_of(page)
+        assert "othing on this page has been run" in text_of(page)
     assert "no has_pending_push_work" in text_of("npu")
