@@ -89,12 +89,12 @@ class Nodes(NamedTuple):
         """Tell the proxy something of a node; returns what it says of that."""
         headers = {"authorization": f"Bearer {ADMIN}"}
         url, body = f"{self.proxy.url}/admin/nodes/{what}", {"url": node.url, **more}
-        return httpx.post(url, json=body, headers=headers, timeout=30).raise_for_status().json()["nodes"][0]
+        return self.proxy.http.post(url, json=body, headers=headers, timeout=30).raise_for_status().json()["nodes"][0]
 
     def view(self, node: Server) -> Any:
         headers = {"authorization": f"Bearer {ADMIN}"}
-        found = httpx.get(f"{self.proxy.url}/admin/nodes", headers=headers, timeout=30).raise_for_status().json()
-        return next(each for each in found["nodes"] if each["url"] == node.url)
+        found = self.proxy.http.get(f"{self.proxy.url}/admin/nodes", headers=headers, timeout=30)
+        return next(each for each in found.raise_for_status().json()["nodes"] if each["url"] == node.url)
 
     def computed(self, server: Server, name: str) -> int:
         """Tokens that a node has computed for the request with this name."""
@@ -104,21 +104,26 @@ class Nodes(NamedTuple):
 
 @pytest.fixture(scope="module")
 def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """One prefill node, and two decode nodes that send KV too."""
+    """One prefill node, and two decode nodes that send KV too, each on a core of its own: both work while streams move."""
     folder = tmp_path_factory.mktemp("computed")
     token = folder / "admin.token"
     token.write_text(f"{ADMIN}\n")
 
-    def node(role: str, name: str, step_s: float, *flags: str) -> Server:
+    cores = sorted(os.sched_getaffinity(0))
+
+    def node(role: str, name: str, step_s: float, *flags: str, core: int) -> Server:
         (folder / name).touch()
         env = {COUNT_FILE: str(folder / name), slow_step.STEP_S: str(step_s)}
         target, flags = "tests.e2e.targets:counting_node", (*FLAGS, *slow_step.FLAGS, *flags)
-        return stack.node(role, *flags, name=name, target=target, kwargs={"role": role}, env=env)
+        return stack.node(role, *flags, name=name, target=target, kwargs={"role": role}, env=env, cpus=[core])
 
     with stack.stopping():
-        prefill = node("prefill", "moved-prefill", 0)
+        prefill = node("prefill", "moved-prefill", 0, core=cores[0])
         both_ways = ("--both-ways", "true", "--control-port")
-        decode = [node("decode", f"moved-{at}", STEP_S, *both_ways, str(free_port())) for at in range(2)]
+        decode = [
+            node("decode", f"moved-{at}", STEP_S, *both_ways, str(free_port()), core=core)
+            for at, core in enumerate((cores[0], cores[-1]))
+        ]
         plain = stack.plain(*FLAGS)
         plain.wait_ready()
         proxy = stack.proxy([prefill], decode, "--admin-token-file", str(token), name="moving-proxy")
