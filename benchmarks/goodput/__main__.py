@@ -69,6 +69,11 @@ def parser() -> argparse.ArgumentParser:
     add("--rate", type=float, help="requests per second, in place of --utilisation")
     add("--shift-s", type=float, default=60.0, help="how long one kind of request comes in `shifting`")
     add("--cores", type=float, default=0.7, help="CPU quota of each node")
+    add(
+        "--dtype",
+        default="auto",
+        help="of the nodes: float32 where the CPU only emulates bfloat16, as those without AVX-512 do",
+    )
     add("--link", type=float, default=0.0, metavar="BIT_S", help="throttle between the nodes; 0: none")
     for setup in SETUPS:
         words = PAIRS if setup == "disaggregated" else ()
@@ -83,7 +88,7 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
     found: list[Measured] = []
     network.throttle(round(given.link / 1e6))
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S) as made:
-        rig = Rig(made, folder, network, cores=given.cores)
+        rig = Rig(made, folder, network, cores=given.cores, dtype=given.dtype)
         try:
             plain = await rig.start(SETUPS["plain"], given.plain_flags)
             idle = await measure_idle(exchange_with(plain.decode[0]), given.seed)

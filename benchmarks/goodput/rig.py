@@ -109,12 +109,13 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(self, processes: Processes, folder: Path, network: Network, *, cores: float) -> None:
-        """`processes`: its own. `cores`: of each node."""
+    def __init__(self, processes: Processes, folder: Path, network: Network, *, cores: float, dtype: str) -> None:
+        """`processes`: its own. `cores` and `dtype`: of each node."""
         self._network = network
         self._processes = processes
         self._folder = folder
         self._cores = cores
+        self._dtype = dtype
         self._secret, self._token = (("--secret-file", str(folder / "secret")), str(folder / "token"))
         for name in ("secret", "token"):
             (folder / name).write_text(generate_secret())
@@ -165,7 +166,7 @@ class Rig:
     async def _node(self, role: str, core: int, *, both_ways: bool) -> str:
         name, port = self._name(role), free_port()
         place, http_host = self._place(core)
-        argv = ["--model", str(MODEL), "--port", str(port), *self._secret, *QUIET]
+        argv = ["--model", str(MODEL), "--port", str(port), "--dtype", self._dtype, *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
         argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # HTTP and control: two links
         if both_ways:
