@@ -11,6 +11,7 @@ import random
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +75,14 @@ def parser() -> argparse.ArgumentParser:
         default="auto",
         help="of the nodes: float32 where the CPU only emulates bfloat16, as those without AVX-512 do",
     )
-    add("--link", type=float, default=0.0, metavar="BIT_S", help="throttle between the nodes; 0: none")
+    add(
+        "--link",
+        nargs="+",
+        type=float,
+        default=[0.0],
+        metavar="BIT_S",
+        help="throttles between the nodes, one after the other; 0: none",
+    )
     for setup in SETUPS:
         words = PAIRS if setup == "disaggregated" else ()
         add(f"--{setup}-flags", type=shlex.split, default=[*words], metavar="WORDS", help=PROXY_WORDS)
@@ -86,15 +94,16 @@ def parser() -> argparse.ArgumentParser:
 
 async def measure(given: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     found: list[Measured] = []
-    network.throttle(round(given.link / 1e6))
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S) as made:
         rig = Rig(made, folder, network, cores=given.cores, dtype=given.dtype)
         try:
             plain = await rig.start(SETUPS["plain"], given.plain_flags)
             idle = await measure_idle(exchange_with(plain.decode[0]), given.seed)
-            for mix in given.mix:
+            for link, mix in product(given.link, given.mix):
+                network.throttle(round(link / 1e6))
                 traffic = plan_mix(mix, idle, given)
-                print(f"{mix}: {traffic.requests} requests in {given.seconds:g} s", file=sys.stderr, flush=True)
+                about = f"{mix}, link {link:g}: {traffic.requests} requests in {given.seconds:g} s"
+                print(about, file=sys.stderr, flush=True)
                 for setup in given.only:
                     proxy = (
                         await rig.start(
@@ -104,7 +113,7 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
                             roles_words=given.roles_flags if setup == "controlled" else None,
                         )
                     ).proxy
-                    found.append(await measure_setup(mix, setup, proxy, traffic, idle=idle, given=given))
+                    found.append(await measure_setup(mix, setup, proxy, traffic, link=link, idle=idle, given=given))
                     print(table_text(goodput_table(found[-1:])), file=sys.stderr, flush=True)
                     if given.out:  # what there is so far: a later part may fail
                         write(given, idle, found)
@@ -125,7 +134,7 @@ def plan_mix(mix: str, idle: Idle, given: argparse.Namespace) -> Traffic:
 
 
 async def measure_setup(
-    mix: str, setup: str, proxy: str, traffic: Traffic, *, idle: Idle, given: argparse.Namespace
+    mix: str, setup: str, proxy: str, traffic: Traffic, *, link: float, idle: Idle, given: argparse.Namespace
 ) -> Measured:
     exchange, stop, until_s = exchange_with(proxy), asyncio.Event(), given.seconds + DRAIN_S
     await ask_prompts(exchange, WARMING, WARM_UP, at_once=2, seed=given.seed)
@@ -139,6 +148,7 @@ async def measure_setup(
     plans_after, ratios_after = count_plans(await fetch(parse_address(proxy), "/metrics", {}))
     return Measured(
         mix=mix,
+        link_bit_s=link,
         setup=setup,
         seconds=given.seconds,
         requests=traffic.requests,
@@ -167,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.seed = random.randrange(1 << 30) if given.seed is None else given.seed
 
     def take() -> int:
-        if 0 < given.link < 1e6:
+        if any(0 < link < 1e6 for link in given.link):
             raise UsageError("--link is in bit/s: 1e6 at least")
         harness.refuse_one_core()
         with Network() as network, harness.workplace("goodput", logs=given.logs) as (forkserver, folder):

@@ -42,6 +42,7 @@ class Measured:
     """One setup under one mix."""
 
     mix: str
+    link_bit_s: float  # throttle between the nodes; 0: none
     setup: str
     seconds: float  # in which conversations began
     requests: int  # that were to be sent
@@ -54,8 +55,8 @@ class Measured:
 
 def goodput_table(found: Sequence[Measured]) -> Table:
     headings = (
-        *("mix", "setup", "requests", "failed", "goodput", "requests/s in SLOs", "P50 TTFT (ms)", "P99 TTFT (ms)"),
-        *("P99 ITL (ms)", "first token seen ÷ predicted", "cores others used", "plans"),
+        *("mix", "link (Mbit/s)", "setup", "requests", "failed", "goodput", "requests/s in SLOs", "P50 TTFT (ms)"),
+        *("P99 TTFT (ms)", "P99 ITL (ms)", "first token seen ÷ predicted", "cores others used", "plans"),
     )
     note = f"SLOs: TTFT of {TTFT_TIMES:g} times, TPOT of {TPOT_TIMES:g} times that of an idle plain server."
     return Table("Goodput", headings, list(map(_line, found)), note)
@@ -63,8 +64,9 @@ def goodput_table(found: Sequence[Measured]) -> Table:
 
 def _line(one: Measured) -> tuple[str, ...]:
     served, plans, ratio = serving(one.records, one.seconds, {}), Counter(one.plans), one.prediction_ratio
+    link = f"{one.link_bit_s / 1e6:g}" if one.link_bit_s else "–"
     return (
-        *(one.mix, one.setup, str(one.requests), str(one.requests - served.completed)),
+        *(one.mix, link, one.setup, str(one.requests), str(one.requests - served.completed)),
         *(f"{one.good / one.requests:.1%}", f"{one.good / one.seconds:.2f}"),
         *(milliseconds(served.ttft.median, served.ttft), milliseconds(served.ttft.p99, served.ttft)),
         *(milliseconds(served.itl.p99, served.itl), "–" if ratio is None else f"{ratio:.2f}"),

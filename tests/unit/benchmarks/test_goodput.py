@@ -100,16 +100,16 @@ def test_a_proxy_tells_plans_and_predictions() -> None:
 
 def test_the_table_counts_what_was_not_answered() -> None:
     """Four requests were to be sent, three have records, one of those failed."""
-    named = {"mix": "chat", "setup": "baton", "plans": {"local on_decode": 1, "disaggregated": 3}}
+    named = {"mix": "chat", "link_bit_s": 2e8, "setup": "baton", "plans": {"local on_decode": 1, "disaggregated": 3}}
     counted = {"seconds": 10.0, "requests": 4, "good": 1, "prediction_ratio": None, "other_cores": 0.0}
     one = msgspec.convert({**named, **counted, "records": [record(), record(), failed(TIMEOUT)]}, Measured)
 
     (line,) = goodput_table([one]).rows
-    assert "; ".join(line[:-1]) == "chat; baton; 4; 2; 25.0%; 0.10; 100.00; 100.00; 20.00; –; 0.00"
+    assert "; ".join(line[:-1]) == "chat; 200; baton; 4; 2; 25.0%; 0.10; 100.00; 100.00; 20.00; –; 0.00"
     assert line[-1] == "75% disaggregated, 25% local on_decode"
 
 
 def test_a_link_of_no_speed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """As Mbit/s would be, which other benchmarks take."""
-    assert main(["--link", "200"]) == 2
+    assert main(["--link", "0", "200"]) == 2
     assert "--link is in bit/s" in capsys.readouterr().err
