@@ -1,6 +1,6 @@
 """`python -m benchmarks.goodput`: how many requests meet their SLOs on the same two nodes, set up in three ways. Root, two cores.
 
-All setups get the same prompts at the same instants, one setup after the other, each with nodes and a proxy of its own.
+All setups get the same prompts at the same instants, in turns, each with nodes and a proxy of its own, which all run from the beginning.
 """
 
 import argparse
@@ -65,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
     add, names = made.add_argument, list(mixes(1.0))
     add("--mix", nargs="+", choices=names, default=names)
     add("--only", nargs="+", choices=list(SETUPS), default=TWO_NODES)
-    add("--seconds", type=float, default=120.0, help="in which conversations begin, per mix and setup")
+    add("--seconds", type=float, default=120.0, help="in which conversations begin, per mix, setup and round")
+    add("--rounds", type=int, default=1, help="in which setups take turns, each with prompts of its own")
     add("--utilisation", type=float, default=0.7, help="load ÷ all that two plain servers can do")
     add("--rate", type=float, help="requests per second, in place of --utilisation")
     add("--shift-s", type=float, default=60.0, help="how long one kind of request comes in `shifting`")
@@ -99,35 +100,43 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
         try:
             plain = await rig.start(SETUPS["plain"], given.plain_flags)
             idle = await measure_idle(exchange_with(plain.decode[0]), given.seed)
+            rig.stop()
+            proxies = {setup: await start_setup(rig, setup, given) for setup in given.only}
             for link, mix in product(given.link, given.mix):
                 network.throttle(round(link / 1e6))
-                traffic = plan_mix(mix, idle, given)
-                about = f"{mix}, link {link:g}: {traffic.requests} requests in {given.seconds:g} s"
-                print(about, file=sys.stderr, flush=True)
-                for setup in given.only:
-                    proxy = (
-                        await rig.start(
-                            SETUPS[setup],
-                            getattr(given, f"{setup}_flags"),
-                            both_ways=setup not in TWO_NODES,
-                            roles_words=given.roles_flags if setup == "controlled" else None,
-                        )
-                    ).proxy
-                    found.append(await measure_setup(mix, setup, proxy, traffic, link=link, idle=idle, given=given))
-                    print(table_text(goodput_table(found[-1:])), file=sys.stderr, flush=True)
+                first = len(found)
+                for at in range(given.rounds):
+                    traffic = plan_mix(mix, idle, given, at)
+                    about = f"{mix}, link {link:g}, round {at + 1}: {traffic.requests} requests in {given.seconds:g} s"
+                    print(about, file=sys.stderr, flush=True)
+                    for setup, proxy in proxies.items():
+                        found.append(await measure_setup(mix, setup, proxy, traffic, link=link, idle=idle, given=given))
                     if given.out:  # what there is so far: a later part may fail
                         write(given, idle, found)
+                print(table_text(goodput_table(found[first:])), file=sys.stderr, flush=True)
         finally:
             rig.stop()
     print(table_markdown(goodput_table(found)))
 
 
-def plan_mix(mix: str, idle: Idle, given: argparse.Namespace) -> Traffic:
-    """Plan the traffic of a mix. Raises `UsageError`: it has no request, or too many."""
+async def start_setup(rig: Rig, setup: str, given: argparse.Namespace) -> str:
+    """Start a setup's nodes and its proxy, and ask it the warm-up's prompts; return the proxy's URL."""
+    running = await rig.start(
+        SETUPS[setup],
+        getattr(given, f"{setup}_flags"),
+        both_ways=setup not in TWO_NODES,
+        roles_words=given.roles_flags if setup == "controlled" else None,
+    )
+    await ask_prompts(exchange_with(running.proxy), WARMING, WARM_UP, at_once=2, seed=given.seed)
+    return running.proxy
+
+
+def plan_mix(mix: str, idle: Idle, given: argparse.Namespace, at: int = 0) -> Traffic:
+    """Plan the traffic of a mix's round `at`. Raises `UsageError`: it has no request, or too many."""
     parts, load = mixes(given.shift_s)[mix], given.utilisation * SETUPS["plain"].decode
     if given.rate:
         load = given.rate / sum(part.share * part.on_s / part.every_s / idle.cost_s(part.kind) for part in parts)
-    traffic = plan_traffic(parts, idle.cost_s, load=load, seconds=given.seconds, seed=given.seed)
+    traffic = plan_traffic(parts, idle.cost_s, load=load, seconds=given.seconds, seed=given.seed + at)
     if not 0 < traffic.requests <= MAX_REQUESTS:
         raise UsageError(f"{mix} would have {traffic.requests} requests, and 1 to {MAX_REQUESTS} are possible")
     return traffic
@@ -137,7 +146,6 @@ async def measure_setup(
     mix: str, setup: str, proxy: str, traffic: Traffic, *, link: float, idle: Idle, given: argparse.Namespace
 ) -> Measured:
     exchange, stop, until_s = exchange_with(proxy), asyncio.Event(), given.seconds + DRAIN_S
-    await ask_prompts(exchange, WARMING, WARM_UP, at_once=2, seed=given.seed)
     plans, ratios = count_plans(await fetch(parse_address(proxy), "/metrics", {}))
     meter = OtherCpu(os.getpid())
     asyncio.get_running_loop().call_later(until_s, stop.set)

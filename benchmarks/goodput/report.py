@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean, median
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -39,7 +40,7 @@ def median_of_buckets(buckets: Mapping[float, int]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One setup under one mix."""
+    """One round of one setup under one mix."""
 
     mix: str
     link_bit_s: float  # throttle between the nodes; 0: none
@@ -54,21 +55,35 @@ class Measured:
 
 
 def goodput_table(found: Sequence[Measured]) -> Table:
+    """Put all rounds of a setup under a mix into one line."""
     headings = (
         *("mix", "link (Mbit/s)", "setup", "requests", "failed", "goodput", "requests/s in SLOs", "P50 TTFT (ms)"),
         *("P99 TTFT (ms)", "P99 ITL (ms)", "first token seen ÷ predicted", "cores others used", "plans"),
     )
     note = f"SLOs: TTFT of {TTFT_TIMES:g} times, TPOT of {TPOT_TIMES:g} times that of an idle plain server."
-    return Table("Goodput", headings, list(map(_line, found)), note)
+    rounds: dict[tuple[str, float, str], list[Measured]] = {}
+    for one in found:
+        rounds.setdefault((one.mix, one.link_bit_s, one.setup), []).append(one)
+    return Table("Goodput", headings, list(map(_line, rounds.values())), note)
 
 
-def _line(one: Measured) -> tuple[str, ...]:
-    served, plans, ratio = serving(one.records, one.seconds, {}), Counter(one.plans), one.prediction_ratio
+def _line(rounds: Sequence[Measured]) -> tuple[str, ...]:
+    one, seconds, requests = rounds[0], sum(each.seconds for each in rounds), sum(each.requests for each in rounds)
+    served = serving([record for each in rounds for record in each.records], seconds, {})
+    plans, good = sum((Counter(each.plans) for each in rounds), Counter[str]()), sum(each.good for each in rounds)
+    goodput = f"{good / requests:.1%}"
+    if len(rounds) > 1:
+        shares = [100 * each.good / each.requests for each in rounds]
+        goodput += f" ({min(shares):.0f}–{max(shares):.0f})"
+    ratios = [each.prediction_ratio for each in rounds if each.prediction_ratio is not None]
     link = f"{one.link_bit_s / 1e6:g}" if one.link_bit_s else "–"
     return (
-        *(one.mix, link, one.setup, str(one.requests), str(one.requests - served.completed)),
-        *(f"{one.good / one.requests:.1%}", f"{one.good / one.seconds:.2f}"),
+        *(one.mix, link, one.setup, str(requests), str(requests - served.completed)),
+        *(goodput, f"{good / seconds:.2f}"),
         *(milliseconds(served.ttft.median, served.ttft), milliseconds(served.ttft.p99, served.ttft)),
-        *(milliseconds(served.itl.p99, served.itl), "–" if ratio is None else f"{ratio:.2f}"),
-        *(f"{one.other_cores:.2f}", ", ".join(f"{n / plans.total():.0%} {name}" for name, n in plans.most_common())),
+        *(milliseconds(served.itl.p99, served.itl), f"{median(ratios):.2f}" if ratios else "–"),
+        *(
+            f"{mean(each.other_cores for each in rounds):.2f}",
+            ", ".join(f"{n / plans.total():.0%} {name}" for name, n in plans.most_common()),
+        ),
     )

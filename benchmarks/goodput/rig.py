@@ -107,7 +107,7 @@ class Running:
 
 
 class Rig:
-    """Starts a shape in place of the one before."""
+    """Starts shapes, which run beside each other until all are stopped."""
 
     def __init__(self, processes: Processes, folder: Path, network: Network, *, cores: float, dtype: str) -> None:
         """`processes`: its own. `cores` and `dtype`: of each node."""
@@ -138,7 +138,6 @@ class Rig:
             both_ways: whether nodes send and receive.
             roles_words: flags of `baton roles`; None: roles stay.
         """
-        self.stop()
         roles = [*["prefill"] * shape.prefill, *["decode"] * shape.decode]
         nodes = [await self._node(role, at % CORES, both_ways=both_ways) for at, role in enumerate(roles)]
         prefill, decode = nodes[: shape.prefill], nodes[shape.prefill :]
