@@ -124,6 +124,7 @@ def _expect(node: Node, new_bytes: int) -> Estimate | None:
     if not new_bytes:
         return None
     now_s = node.clock()
+    node.prompt_rate.add(new_bytes, now_s)
     node.prompt_share.add(node.prefill_time.predict_s(new_bytes, now_s) or 0.0, now_s)
     return estimate(node, new_bytes)
 

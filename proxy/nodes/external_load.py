@@ -17,11 +17,11 @@ LEAST: Final = 0.1
 class ExternalLoad:
     """Smoothed load that other proxies put on this node; 0 until known."""
 
-    __slots__ = ("_bytes", "_known", "_requests", "prompt_bytes", "requests")
+    __slots__ = ("_bytes", "_known", "_own_requests", "_requests", "prompt_bytes", "requests")
 
     def __init__(self) -> None:
         self._known = False
-        self._requests = 0.0
+        self._requests = self._own_requests = 0.0
         self._bytes = 0.0
         self.requests = 0.0
         self.prompt_bytes = 0.0
@@ -40,12 +40,18 @@ class ExternalLoad:
         gain = GAIN if self._known else 1.0
         self._known = True
         self._requests += gain * (requests - self._requests)
+        self._own_requests += gain * (own.requests - self._own_requests)
         self._bytes += gain * (prompt_bytes - self._bytes)
         seen = self._requests >= LEAST
         self.requests, self.prompt_bytes = (self._requests, self._bytes) if seen else (0.0, 0.0)
 
+    @property
+    def factor(self) -> float:
+        """All requests ÷ those through this proxy."""
+        return 1 + self.requests / max(self._own_requests, LEAST)
+
     def forget(self) -> None:
         """It is not known any more, or there is another process behind the address."""
         self._known = False
-        self._requests = self._bytes = 0.0
+        self._requests = self._own_requests = self._bytes = 0.0
         self.requests = self.prompt_bytes = 0.0

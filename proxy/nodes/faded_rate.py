@@ -1,9 +1,10 @@
-"""How much comes per second: the seconds of prompts that a node was given (the share of its time that they take), or its tokens. Pure."""
+"""How much comes per second: the seconds of prompts that a node was given, or its tokens; and which share of what came was of one kind. Pure."""
 
 from math import exp
 from typing import Final
 
 WINDOW_S: Final = 10.0  # what is older than that counts little
+_FEW: Final = 3.0  # say nothing about a share
 
 
 class FadedRate:
@@ -25,3 +26,40 @@ class FadedRate:
 
     def _faded(self, now_s: float) -> float:
         return self._sum * exp((self._at_s - now_s) / WINDOW_S)
+
+
+class PromptRate:
+    """The prompts that a node was given to compute, and of their bytes those that were new to it."""
+
+    __slots__ = ("_bytes", "_prompts")
+
+    def __init__(self) -> None:
+        self._prompts, self._bytes = FadedRate(), FadedRate()
+
+    def add(self, new_bytes: int, now_s: float) -> None:
+        self._prompts.add(1.0, now_s)
+        self._bytes.add(new_bytes, now_s)
+
+    def prompts_per_s(self, now_s: float) -> float:
+        return self._prompts.at(now_s)
+
+    def bytes_per_s(self, now_s: float) -> float:
+        return self._bytes.at(now_s)
+
+
+class FadedShare:
+    """Of what came, the share that counts; what is older fades."""
+
+    __slots__ = ("_all", "_some")
+
+    def __init__(self) -> None:
+        self._all, self._some = FadedRate(), FadedRate()
+
+    def add(self, now_s: float, *, counts: bool) -> None:
+        self._all.add(1.0, now_s)
+        self._some.add(float(counts), now_s)
+
+    def at(self, now_s: float) -> float | None:
+        """Return the share; None if too little came lately."""
+        per_s = self._all.at(now_s)
+        return self._some.at(now_s) / per_s if per_s * WINDOW_S >= _FEW else None

@@ -64,6 +64,10 @@ class InterTokenTime:
         """Return the time between two tokens that is aimed at; 0 while nothing is known."""
         return given_s or _IDLE_TIMES * (self.predict_s(1, now_s) or 0.0)
 
+    def tokens_per_s(self, now_s: float) -> float:
+        """Return the tokens of all its streams."""
+        return self._rate.at(now_s)
+
     def busy_share(self, now_s: float) -> float:
         """Return the share of the time in which it has streams, if they are always as many; 0 while too little was seen."""
         line = self._line

@@ -11,7 +11,7 @@ from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
-from baton.proxy.nodes.faded_rate import FadedRate
+from baton.proxy.nodes.faded_rate import FadedRate, FadedShare, PromptRate
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
 from baton.proxy.nodes.moves import Moves
@@ -68,9 +68,7 @@ class Node:
     revision: Revision = field(default_factory=Revision)  # of all members
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False  # an operator wants it to end what it has and take no more
-    takes_either_role: bool = (
-        False  # an operator has named it for this role, which need not be the one that it was started in
-    )
+    takes_either_role: bool = False  # an operator has named it for this role, whichever it was started in
     evacuated_at: float = 0.0  # an operator has wanted the streams that it had then to go on elsewhere (time.time)
     moves: Moves = field(default_factory=Moves)  # of its streams, since it was last drained or evacuated
     probed: State = State.UNKNOWN
@@ -90,6 +88,8 @@ class Node:
     inter_token: InterTokenTime = field(default_factory=InterTokenTime)
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
     prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
+    prompt_rate: PromptRate = field(default_factory=PromptRate)  # of those prompts
+    late_pairs: FadedShare = field(default_factory=FadedShare)  # of pairs' first tokens, those expected too late
     crowded_until_s: float = 0.0  # monotonic: before that one node serves what a pair with it would
     open_streams: int = 0  # answers through this proxy whose prompt is computed
     computed_prompt_bytes: int = 0  # of a prefill node: what it has computed, or is believed to have in its cache
@@ -167,8 +167,8 @@ class Node:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
         if self.incarnation != info.incarnation:
             self.others.forget()
-            self.prefill_time, self.inter_token = PrefillTime(), InterTokenTime()
-            self.prompt_share, self.crowded_until_s = FadedRate(), 0.0
+            self.prefill_time, self.inter_token, self.prompt_rate = PrefillTime(), InterTokenTime(), PromptRate()
+            self.prompt_share, self.late_pairs, self.crowded_until_s = FadedRate(), FadedShare(), 0.0
         names, pairing = names_of(info), pairing_of(info)
         is_other = self.info is None or self.info.served_models != info.served_models or pairing != self.pairing
         if is_other or names != (self.base_names, self.adapter_names):
@@ -285,9 +285,8 @@ class Node:
     def _weigh(self) -> None:
         """A decode node works for every sequence as well."""
         requests = self.requests + self.others.requests if self.role == "decode" else 0.0
-        self.load = (
-            self.prompt_bytes - self.computed_prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
-        )
+        prompt_bytes = self.prompt_bytes - self.computed_prompt_bytes + self.others.prompt_bytes
+        self.load = prompt_bytes + requests * SEQUENCE_BYTES
 
 
 def usable(nodes: Iterable[Node]) -> list[Node]:

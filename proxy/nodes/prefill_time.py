@@ -10,12 +10,12 @@ MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not b
 class PrefillTime:
     """A straight line through the times that were seen, over bytes of prompt."""
 
-    __slots__ = ("_fixed_s", "_line", "_per_byte_s", "spread_s")
+    __slots__ = ("_fixed_s", "_line", "per_byte_s", "spread_s")
 
     def __init__(self) -> None:
         # A node that is taken to be slow gets few prompts: old times would stay for hours.
         self._line = FadedLine(forgets=True)
-        self._fixed_s = self._per_byte_s = 0.0
+        self._fixed_s = self.per_byte_s = 0.0
         self.spread_s = 0.0  # how far times were from what is predicted
 
     def learn(self, prompt_bytes: float, time_s: float, now_s: float) -> None:
@@ -32,13 +32,13 @@ class PrefillTime:
         line.add(prompt_bytes, time_s, now_s)
         if (slope := line.slope_s()) is None:  # it takes so much by the byte
             slope = line.mean_s / line.mean if line.has_amounts else 0.0
-        self._per_byte_s = slope
+        self.per_byte_s = slope
         self._fixed_s = line.mean_s - line.mean * slope
         self.spread_s = line.spread_s(slope)
 
     def predict_s(self, prompt_bytes: float, now_s: float) -> float | None:
         """Return the time that a prompt will take, with all prompts before it; None while too little was seen."""
-        return self._fixed_s + prompt_bytes * self._per_byte_s if self._line.is_known(now_s) else None
+        return self._fixed_s + prompt_bytes * self.per_byte_s if self._line.is_known(now_s) else None
 
     def limit_s(self, prompt_bytes: float) -> float:
         """Return a time that prompts of this length will hardly exceed: as if none of the seen times had been fixed; 0 before the first.

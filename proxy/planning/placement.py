@@ -1,6 +1,6 @@
 """Which nodes compute a prompt and make its tokens, by what is expected of them. It notes until when nodes are crowded, and is pure otherwise.
 
-    PAIR       a prefill node computes the prompt, a decode node makes the tokens; taken where that keeps the targets
+    PAIR       a prefill node computes the prompt, a decode node makes the tokens; taken where that keeps the targets, or keeps them for more requests
     ON_DECODE  the decode node does both
     ON_PREFILL the prefill node does both
 
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
+from baton.proxy.planning.misses import late_first_tokens, slow_answers
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
@@ -61,11 +62,13 @@ def choose_placement(
     targets: Targets,
     *,
     prompt_bytes: int,
+    prefill_nodes_share: float,
     decode_may_compute: bool,
     prefill_may_decode: bool,
 ) -> Placement:
     """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
 
+    Likewise where streams are fast enough, and fewer first tokens are late than answers would be slow on plain servers.
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
     compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
@@ -76,6 +79,7 @@ def choose_placement(
         chosen_decode: the decode node, likewise.
         targets: what is aimed at.
         prompt_bytes: of the whole prompt; one that is in a cache may take as long as another one of its length.
+        prefill_nodes_share: of all nodes that the request could have.
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
@@ -91,7 +95,9 @@ def choose_placement(
     spread_s = prefill.prefill_time.spread_s
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
     is_late, is_slow = there_s + spread_s > target_s, _is_slow(decode, targets)
-    if not (is_late or is_slow) and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s):
+    keeps = not is_late and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s)
+    if not is_slow and (keeps or _pairs_miss_less(chosen_prefill, decode, targets, target_s, prefill_nodes_share)):
+        prefill.late_pairs.add(now_s, counts=is_late)
         return Placement.PAIR
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
     may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
@@ -111,6 +117,31 @@ def choose_placement(
         if is_late:
             prefill.crowded_until_s = decode.crowded_until_s
     return placement
+
+
+def _pairs_miss_less(
+    chosen_prefill: Choice, decode: Node, targets: Targets, target_s: float, prefill_nodes_share: float
+) -> bool:
+    """Whether fewer first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers; False while too little is known.
+
+    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was seen lately counts if it is less.
+    """
+    prefill, now_s = chosen_prefill.node, decode.clock()
+    shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
+    bytes_per_s = sum(share * node.others.factor * node.prompt_rate.bytes_per_s(now_s) for node, share in shares)
+    prompts_per_s = sum(share * node.others.factor * node.prompt_rate.prompts_per_s(now_s) for node, share in shares)
+    plain_share = bytes_per_s * prefill.prefill_time.per_byte_s  # without what prompts of one step have in common
+    tokens_per_s = sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares)
+    token_s = decode.inter_token.predict_s(sum(share * node.streams for node, share in shares) + 1, now_s)
+    if not (plain_share and prompts_per_s and tokens_per_s and token_s):
+        return False
+    prompt_s = plain_share / prompts_per_s
+    slack_s = target_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
+    late = late_first_tokens(plain_share / prefill_nodes_share, prompt_s, slack_s)
+    if (seen := prefill.late_pairs.at(now_s)) is not None:
+        late = min(late, seen)
+    target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
+    return late <= slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s)
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:

@@ -147,7 +147,8 @@ class Planner:
         if keep is not None or history.attempts or request.start or others_wait:
             self._decode_router.give(work, chosen_decode.node)
             return self._pair(work, fitting, chosen_decode.node, keep, label=verdict)
-        return self._place(request, work, chosen_decode, fitting, label=verdict)
+        prefill_nodes_share = len(fitting) / (len(fitting) + len(matching))
+        return self._place(request, work, chosen_decode, fitting, prefill_nodes_share, label=verdict)
 
     def move(self, request: ClientRequest, source: Node, history: History) -> DisaggregatedPlan | None:
         """Choose the decode node on which an answer goes on with the KV from the one that has made it so far; None if there is none.
@@ -229,7 +230,14 @@ class Planner:
         return self._local_planner.after(work, decode_nodes, others, failure)
 
     def _place(
-        self, request: ClientRequest, work: Work, chosen_decode: Choice, prefill_nodes: Sequence[Node], *, label: str
+        self,
+        request: ClientRequest,
+        work: Work,
+        chosen_decode: Choice,
+        prefill_nodes: Sequence[Node],
+        prefill_nodes_share: float,
+        *,
+        label: str,
     ) -> Plan:
         """Choose the way of a request that has not failed yet."""
         chosen_prefill = self._prefill_router.preview(work, prefill_nodes)
@@ -244,6 +252,7 @@ class Planner:
                 chosen_decode,
                 self._targets,
                 prompt_bytes=work.prompt_bytes,
+                prefill_nodes_share=prefill_nodes_share,
                 decode_may_compute=decode_may_compute,
                 prefill_may_decode=may_decode,
             )

@@ -44,15 +44,16 @@ def measured(
     queue_bytes: int = 0,
     running: int = 0,
     kv_usage: float = 0.1,
+    tokens: int = 100,
 ) -> Node:
-    """Make a node whose times are known, and which has so many bytes of prompts to compute."""
+    """Make a node whose times are known, and which has so many bytes of prompts to compute; `tokens`: of each report, all of them now."""
     made = node(role)
     made.clock = lambda: 0.0
     for prompt_bytes in (1000, 9000) * MIN_SAMPLES:
         made.prefill_time.learn(prompt_bytes, prompt_bytes * per_byte_s, 0.0)
     if role == "decode":
         for streams in (1, 11) * MIN_SAMPLES:
-            report(made, running=streams)
+            report(made, running=streams, tokens=tokens)
     report(made, running=running, kv_usage=kv_usage, tokens=0)
     if queue_bytes and role == "decode":
         made.begin_computing(queue_bytes)
@@ -69,6 +70,7 @@ def place(
     there: int = NEW_BYTES,
     here: int = NEW_BYTES,
     targets: Targets = Targets(),  # noqa: B008  # immutable
+    prefill_nodes_share: float = 0.5,
     decode_may_compute: bool = True,
     prefill_may_decode: bool = True,
 ) -> Placement:
@@ -78,6 +80,7 @@ def place(
         Choice(decode, here),
         targets,
         prompt_bytes=prompt_bytes,
+        prefill_nodes_share=prefill_nodes_share,
         decode_may_compute=decode_may_compute,
         prefill_may_decode=prefill_may_decode,
     )
@@ -174,6 +177,51 @@ def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> 
     for now_s[0], placement in ((0.0, ON_PREFILL), (9.9, ON_PREFILL), (10.1, PAIR)):
         assert place(prefill, decode) is placement
     assert place(prefill, measured("decode", running=7), prefill_may_decode=False) is PAIR
+
+
+def given_prompts(
+    *, share: float, tokens: int = 10, others: int = 0, late_pairs: int = 0, pairs: int = 0, running: int = 0
+) -> Placement:
+    """Place one prompt more on a late prefill node that was given prompts of 0.1 s in ten seconds; `others`: what other proxies have there, for one request of ours."""
+    late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode", running=running, tokens=tokens)
+    for _ in range(round(100 * share)):
+        late.prompt_rate.add(10_000, 0.0)
+    for number in range(pairs):
+        late.late_pairs.add(0.0, counts=number < late_pairs)
+    for made in (late, decode):
+        made.others.learn(NodeLoad(requests=1 + others, prompt_bytes=0), NodeLoad(requests=1, prompt_bytes=0))
+    return place(late, decode)
+
+
+def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> None:
+    """One that meets a second prompt is, of four tokens; not of forty. 0.10 are late, beside 0.14, where prompts take 0.4 of the prefill node; 0.71 beside 0.59 at 0.9."""
+    assert given_prompts(share=0.4) is PAIR
+    assert given_prompts(share=0.4, tokens=100) is ON_DECODE
+    assert given_prompts(share=0.9) is ON_DECODE
+    assert given_prompts(share=0.4, running=7) is ON_PREFILL
+    assert given_prompts(share=0.0) is ON_DECODE
+
+
+def test_pairs_that_were_late_less_often_than_a_queue_would_be_count_as_they_were() -> None:
+    """In a conversation a prompt waits for the answer before it. Two of them say nothing."""
+    assert given_prompts(share=0.9, pairs=4, late_pairs=2) is PAIR
+    assert given_prompts(share=0.9, pairs=4, late_pairs=3) is ON_DECODE
+    assert given_prompts(share=0.9, pairs=2) is ON_DECODE
+
+
+def test_prompts_of_other_proxies_count_by_their_requests() -> None:
+    """As many again; what they have at the moment says how many."""
+    assert given_prompts(share=0.45, others=1) is ON_DECODE
+
+
+def test_prompts_of_many_decode_nodes_would_all_go_to_few_prefill_nodes() -> None:
+    """All that comes is 0.4 of the two nodes: 0.53 of three in four, and 1.6 of one in four."""
+    for share, placement in ((0.25, ON_DECODE), (0.75, PAIR)):
+        late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode", tokens=10)
+        for made in (late, decode):
+            for _ in range(40):
+                made.prompt_rate.add(10_000, 0.0)
+        assert place(late, decode, prefill_nodes_share=share) is placement
 
 
 def test_a_crowded_prefill_node_decodes_nothing_for_fast_streams_where_the_decode_node_may_not_compute() -> None:

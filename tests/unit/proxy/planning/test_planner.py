@@ -151,6 +151,21 @@ def test_only_a_node_that_gets_a_prompt_is_taken_to_have_it(
     assert known == [(False, False), (placement is not Placement.ON_DECODE, placement is not Placement.ON_PREFILL)]
 
 
+def test_a_choice_by_cost_knows_the_share_of_prefill_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the nodes that the request could have: one decode node more serves another model."""
+    known: list[float] = []
+
+    def place(*_: object, prefill_nodes_share: float, **__: object) -> Placement:
+        known.append(prefill_nodes_share)
+        return Placement.PAIR
+
+    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
+    takers = [node("decode") for _ in range(3)]
+    planner([node("prefill")], [*takers, node("decode", served_models=["other"])]).first(request({"model": "m"}))
+
+    assert known == [0.25]
+
+
 def test_a_prefill_node_makes_no_answer_with_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes may have loaded other files under one name: a pair compares them."""
     monkeypatch.setattr(
