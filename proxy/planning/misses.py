@@ -1,10 +1,10 @@
 """Which share of requests will miss their targets: the first tokens where pairs serve all, the answers where all nodes are plain servers. Pure."""
 
-from math import exp
+from math import erfc, exp, sqrt
 from typing import Final
 
 _SCATTER: Final = 1.3  # 1 + the squared coefficient of variation of prompts' times
-_MANY: Final = 20  # prompts: from there on their number is taken for its mean
+_MANY: Final = 20  # prompts: from there on their number is taken to have a normal distribution
 
 
 def late_first_tokens(prompt_share: float, prompt_s: float, slack_s: float) -> float:
@@ -33,7 +33,7 @@ def slow_answers(prompt_share: float, prompt_s: float, tokens: float, token_s: f
     allowed = tokens * (target_s - token_s) / prompt_s
     mean = prompt_share * (1 + tokens * target_s / prompt_s)
     if allowed >= _MANY:
-        return float(mean > allowed)
+        return erfc((int(allowed) + 0.5 - mean) / sqrt(2 * mean)) / 2
     if allowed < 0:
         return 1.0
     term = few = exp(-mean)

@@ -19,6 +19,8 @@ from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
+_MOST_LATE: Final = 0.5  # of pairs' first tokens: from there on the answers of plain servers are not slow for more
+_HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
@@ -68,7 +70,7 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
 
-    Likewise where streams are fast enough, and fewer first tokens are late than answers would be slow on plain servers.
+    Likewise where streams are fast enough, and no more first tokens are late than answers would be slow on plain servers.
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
     compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
@@ -96,8 +98,11 @@ def choose_placement(
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
     is_late, is_slow = there_s + spread_s > target_s, _is_slow(decode, targets)
     keeps = not is_late and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s)
-    if not is_slow and (keeps or _pairs_miss_less(chosen_prefill, decode, targets, target_s, prefill_nodes_share)):
-        prefill.late_pairs.add(now_s, counts=is_late)
+    is_hopeless = there_s > _HOPELESS * target_s
+    if not (is_slow or is_hopeless) and (
+        keeps or _do_pairs_miss_less(chosen_prefill, decode, targets, target_s, prefill_nodes_share)
+    ):
+        prefill.late_pairs.add(now_s, counts=there_s > target_s)
         return Placement.PAIR
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
     may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
@@ -112,19 +117,21 @@ def choose_placement(
     else:
         is_better = may_decode and is_slow and not is_late and _may_add_stream(prefill, decode)
         placement = Placement.ON_PREFILL if is_better else Placement.PAIR
-    if placement is not Placement.PAIR and (is_late or is_slow):
+    if placement is Placement.PAIR:
+        prefill.late_pairs.add(now_s, counts=there_s > target_s)
+    elif is_late or is_slow:
         decode.crowded_until_s = now_s + _CROWDED_S
         if is_late:
             prefill.crowded_until_s = decode.crowded_until_s
     return placement
 
 
-def _pairs_miss_less(
-    chosen_prefill: Choice, decode: Node, targets: Targets, target_s: float, prefill_nodes_share: float
+def _do_pairs_miss_less(
+    chosen_prefill: Choice, decode: Node, targets: Targets, first_token_s: float, prefill_nodes_share: float
 ) -> bool:
-    """Whether fewer first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers; False while too little is known.
+    """Whether no more first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers; False while nothing is known.
 
-    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was seen lately counts if it is less.
+    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
     prefill, now_s = chosen_prefill.node, decode.clock()
     shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
@@ -136,12 +143,12 @@ def _pairs_miss_less(
     if not (plain_share and prompts_per_s and tokens_per_s and token_s):
         return False
     prompt_s = plain_share / prompts_per_s
-    slack_s = target_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
+    slack_s = first_token_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
     late = late_first_tokens(plain_share / prefill_nodes_share, prompt_s, slack_s)
-    if (seen := prefill.late_pairs.at(now_s)) is not None:
-        late = min(late, seen)
+    if (expected := prefill.late_pairs.at(now_s)) is not None:
+        late = min(late, expected)
     target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
-    return late <= slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s)
+    return late <= min(_MOST_LATE, slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s))
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:

@@ -180,10 +180,17 @@ def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> 
 
 
 def given_prompts(
-    *, share: float, tokens: int = 10, others: int = 0, late_pairs: int = 0, pairs: int = 0, running: int = 0
+    *,
+    share: float,
+    tokens: int = 10,
+    others: int = 0,
+    late_pairs: int = 0,
+    pairs: int = 0,
+    running: int = 0,
+    queue_bytes: int = LATE_BYTES,
 ) -> Placement:
     """Place one prompt more on a late prefill node that was given prompts of 0.1 s in ten seconds; `others`: what other proxies have there, for one request of ours."""
-    late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode", running=running, tokens=tokens)
+    late, decode = measured("prefill", queue_bytes=queue_bytes), measured("decode", running=running, tokens=tokens)
     for _ in range(round(100 * share)):
         late.prompt_rate.add(10_000, 0.0)
     for number in range(pairs):
@@ -207,6 +214,32 @@ def test_pairs_that_were_late_less_often_than_a_queue_would_be_count_as_they_wer
     assert given_prompts(share=0.9, pairs=4, late_pairs=2) is PAIR
     assert given_prompts(share=0.9, pairs=4, late_pairs=3) is ON_DECODE
     assert given_prompts(share=0.9, pairs=2) is ON_DECODE
+    assert given_prompts(share=0.4, pairs=4, late_pairs=4) is PAIR
+
+
+def test_pairs_that_are_late_more_often_than_not_end_whatever_plain_servers_would_miss() -> None:
+    """Where prompts are more than the prefill node can compute both shares are 1."""
+    assert given_prompts(share=1.6, pairs=10, late_pairs=5) is PAIR
+    assert given_prompts(share=1.6, pairs=10, late_pairs=6) is ON_DECODE
+
+
+def test_a_first_token_that_would_come_far_too_late_is_no_pairs() -> None:
+    """0.65 s, where 0.2 are aimed at; 0.55 are a pair's."""
+    assert given_prompts(share=0.4, queue_bytes=50_000) is PAIR
+    assert given_prompts(share=0.4, queue_bytes=60_000) is ON_DECODE
+
+
+def test_every_pair_is_counted_that_would_be_late() -> None:
+    """Also one that no other node may serve."""
+    late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode")
+    for _ in range(3):
+        assert place(late, decode, decode_may_compute=False, prefill_may_decode=False) is PAIR
+    assert late.late_pairs.at(0.0) == 1.0
+
+    prompt = measured("prefill")
+    for _ in range(3):
+        assert place(prompt, measured("decode")) is PAIR
+    assert prompt.late_pairs.at(0.0) == 0.0
 
 
 def test_prompts_of_other_proxies_count_by_their_requests() -> None:
