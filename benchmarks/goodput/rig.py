@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,7 +16,7 @@ from baton.contracts.secret import generate_secret
 from baton.loadtest.plan.simulate import Shape
 from benchmarks.harness import MODEL, QUIET, BenchError
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
-from benchmarks.overlap.processes import Place, Processes, free_port
+from benchmarks.overlap.processes import FIRST_PORT, Place, Processes
 from benchmarks.usage import descendants
 
 V1: Final = Path("/sys/fs/cgroup/cpu")
@@ -121,6 +122,9 @@ class Rig:
             (folder / name).write_text(generate_secret())
         self._quotas = ExitStack()
         self._started = 0
+        self._ports = count(
+            FIRST_PORT
+        )  # below those that a system gives out, so that no other node's connection has one
 
     async def start(
         self,
@@ -163,7 +167,7 @@ class Rig:
         self._quotas.close()
 
     async def _node(self, role: str, core: int, *, both_ways: bool) -> str:
-        name, port = self._name(role), free_port()
+        name, port = self._name(role), next(self._ports)
         place, http_host = self._place(core)
         argv = ["--model", str(MODEL), "--port", str(port), "--dtype", self._dtype, *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
@@ -171,7 +175,7 @@ class Rig:
         if both_ways:
             argv += ["--both-ways", "true"]
         if both_ways or role == "prefill":
-            argv += ["--control-port", str(free_port())]
+            argv += ["--control-port", str(next(self._ports))]
         target = f"baton.{role}_node.__main__:main"
         url = await self._processes.serve(name, target, argv, place, f"http://{http_host}:{port}")
         self._quotas.enter_context(CpuQuota(f"baton-{name}", self._cores)).add(self._processes.pid(name))
