@@ -106,7 +106,7 @@ async def measure(given: argparse.Namespace, network: Network, forkserver: ForkS
                 network.throttle(round(link / 1e6))
                 first = len(found)
                 for at in range(given.rounds):
-                    traffic = plan_mix(mix, idle, given, at)
+                    traffic = plan_mix(mix, idle, given, len(found))  # no prompt comes twice: it would be cached
                     about = f"{mix}, link {link:g}, round {at + 1}: {traffic.requests} requests in {given.seconds:g} s"
                     print(about, file=sys.stderr, flush=True)
                     for setup, proxy in proxies.items():
@@ -131,12 +131,12 @@ async def start_setup(rig: Rig, setup: str, given: argparse.Namespace) -> str:
     return running.proxy
 
 
-def plan_mix(mix: str, idle: Idle, given: argparse.Namespace, at: int = 0) -> Traffic:
-    """Plan the traffic of a mix's round `at`. Raises `UsageError`: it has no request, or too many."""
+def plan_mix(mix: str, idle: Idle, given: argparse.Namespace, number: int = 0) -> Traffic:
+    """Plan the traffic of a round; `number`: another one has other prompts. Raises `UsageError`: it has no request, or too many."""
     parts, load = mixes(given.shift_s)[mix], given.utilisation * SETUPS["plain"].decode
     if given.rate:
         load = given.rate / sum(part.share * part.on_s / part.every_s / idle.cost_s(part.kind) for part in parts)
-    traffic = plan_traffic(parts, idle.cost_s, load=load, seconds=given.seconds, seed=given.seed + at)
+    traffic = plan_traffic(parts, idle.cost_s, load=load, seconds=given.seconds, seed=given.seed + number)
     if not 0 < traffic.requests <= MAX_REQUESTS:
         raise UsageError(f"{mix} would have {traffic.requests} requests, and 1 to {MAX_REQUESTS} are possible")
     return traffic
