@@ -273,7 +273,6 @@ MUTATIONS: Final = [
     *_of(
         "proxy/planning/misses.py",
         f"{UNIT}/proxy/planning/test_misses.py",
-        ("if prompt_share >= 1:", "if prompt_share > 1:"),
         ("max(0.0, slack_s)", "slack_s"),
         ("-2 * (1 - prompt_share)", "-2"),
         ("prompt_share * (1 + tokens", "prompt_share * (tokens"),

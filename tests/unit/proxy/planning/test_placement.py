@@ -204,6 +204,7 @@ def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> 
     """One that meets a second prompt is, of four tokens; not of forty. 0.10 are late, beside 0.14, where prompts take 0.4 of the prefill node; 0.71 beside 0.59 at 0.9."""
     assert given_prompts(share=0.4) is PAIR
     assert given_prompts(share=0.4, tokens=100) is ON_DECODE
+    assert given_prompts(share=0.5) is ON_DECODE
     assert given_prompts(share=0.9) is ON_DECODE
     assert given_prompts(share=0.4, running=7) is ON_PREFILL
     assert given_prompts(share=0.0) is ON_DECODE
@@ -245,6 +246,7 @@ def test_every_pair_is_counted_that_would_be_late() -> None:
 def test_prompts_of_other_proxies_count_by_their_requests() -> None:
     """As many again; what they have at the moment says how many."""
     assert given_prompts(share=0.45, others=1) is ON_DECODE
+    assert given_prompts(share=0.2, others=1) is PAIR
 
 
 def test_prompts_of_many_decode_nodes_would_all_go_to_few_prefill_nodes() -> None:
