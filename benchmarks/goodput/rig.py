@@ -122,9 +122,8 @@ class Rig:
             (folder / name).write_text(generate_secret())
         self._quotas = ExitStack()
         self._started = 0
-        self._ports = count(
-            FIRST_PORT
-        )  # below those that a system gives out, so that no other node's connection has one
+        # Below those that a system gives out to connections, so that no other node's has one.
+        self._ports = count(FIRST_PORT)
 
     async def start(
         self,

@@ -33,7 +33,7 @@ def slow_answers(prompt_share: float, prompt_s: float, tokens: float, token_s: f
     allowed = tokens * (target_s - token_s) / prompt_s
     mean = prompt_share * (1 + tokens * target_s / prompt_s)
     if allowed >= _MANY:
-        return erfc((int(allowed) + 0.5 - mean) / sqrt(2 * mean)) / 2
+        return erfc((allowed - mean) / sqrt(2 * mean)) / 2
     if allowed < 0:
         return 1.0
     term = few = exp(-mean)

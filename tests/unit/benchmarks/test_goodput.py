@@ -51,6 +51,7 @@ def test_a_rate_takes_the_place_of_the_load() -> None:
     load, rate = (parser().parse_args(["--seconds", "240", "--seed", "1", *more]) for more in ([], ["--rate", "2"]))
 
     assert plan_mix("agentic", IDLE, load).requests == pytest.approx(240 * 1.4 / IDLE.cost_s(AGENTIC), rel=0.05)
+    assert plan_mix("chat", IDLE, rate).asks[0] != plan_mix("chat", IDLE, rate, 1).asks[0]  # of another round
     for mix in mixes(60.0):
         assert plan_mix(mix, IDLE, rate).requests == pytest.approx(480, rel=0.2)
 
@@ -107,6 +108,18 @@ def test_the_table_counts_what_was_not_answered() -> None:
     (line,) = goodput_table([one]).rows
     assert "; ".join(line[:-1]) == "chat; 200; baton; 4; 2; 25.0%; 0.10; 100.00; 100.00; 20.00; –; 0.00"
     assert line[-1] == "75% disaggregated, 25% local on_decode"
+
+
+def test_rounds_of_a_setup_are_one_line() -> None:
+    """With all requests together, and the worst and the best round."""
+    named = {"mix": "chat", "link_bit_s": 0.0, "setup": "baton", "plans": {"disaggregated": 4}}
+    counted = {"seconds": 10.0, "requests": 4, "prediction_ratio": None, "other_cores": 0.0, "records": [record()] * 4}
+    rounds = [msgspec.convert({**named, **counted, "good": good}, Measured) for good in (1, 3)]
+    other = msgspec.convert({**named, **counted, "good": 4, "setup": "plain"}, Measured)
+
+    both, alone = goodput_table([rounds[0], other, rounds[1]]).rows
+    assert (both[2:7], both[-1]) == (("baton", "8", "0", "50.0% (25–75)", "0.20"), "100% disaggregated")
+    assert alone[2:6] == ("plain", "4", "0", "100.0%")
 
 
 def test_a_link_of_no_speed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
