@@ -58,7 +58,8 @@ class InterTokenTime:
         line = self._line
         if not line.is_known(now_s):
             return None
-        return line.mean_s + (max(1.0, streams) - line.mean) * (line.slope_s() or 0.0)
+        slope_s = line.slope_s() or 0.0
+        return line.fixed_s(slope_s) + max(1.0, streams) * slope_s
 
     def target_s(self, given_s: float, now_s: float) -> float:
         """Return the time between two tokens that is aimed at; 0 while nothing is known."""

@@ -94,7 +94,7 @@ def choose_placement(
         own_idle_s, times = idle_s, prefill.prefill_time
     idle_s = min(idle_s, own_idle_s)
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
-    spread_s = prefill.prefill_time.spread_s
+    spread_s = prefill.prefill_time.spread * there_s
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
     is_late, is_slow = there_s + spread_s > target_s, _is_slow(decode, targets)
     keeps = not is_late and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s)
