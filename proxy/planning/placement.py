@@ -85,10 +85,43 @@ def choose_placement(
         decode_may_compute: whether ON_DECODE is possible.
         prefill_may_decode: whether ON_PREFILL is.
     """
+    predicted = _predict(chosen_prefill, chosen_decode, targets, prompt_bytes)
+    if predicted is None:
+        return Placement.PAIR
+    prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
+    placement = Placement.PAIR
+    if not _keeps_targets(predicted, chosen_prefill, decode, targets, prefill_nodes_share):
+        may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
+        may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, predicted.decode_times)
+        placement = _choose_less_work(
+            predicted, chosen_prefill, chosen_decode, may_decode=may_decode, may_compute=may_compute
+        )
+    if placement is Placement.PAIR:
+        prefill.late_pairs.add(now_s, counts=predicted.there_s > predicted.target_s)
+    elif predicted.is_late or predicted.is_slow:
+        decode.crowded_until_s = now_s + _CROWDED_S
+        if predicted.is_late:
+            prefill.crowded_until_s = decode.crowded_until_s
+    return placement
+
+
+class _Prediction(NamedTuple):
+    """What is expected of a request."""
+
+    there_s: float  # until its first token, on the prefill node
+    here_s: float  # likewise, on the decode node
+    target_s: float  # for that
+    decode_times: PrefillTime  # of the decode node, or taken for its own
+    is_late: bool  # on the prefill node, with what predictions were wrong by
+    is_slow: bool  # the decode node, with one stream more
+
+
+def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, prompt_bytes: int) -> _Prediction | None:
+    """Return what is expected; None while too little is known."""
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
     idle_s, there_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
     if idle_s is None or there_s is None:
-        return Placement.PAIR
+        return None
     own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
     if own_idle_s is None:  # it has computed none lately: taken to be as fast as the prefill node, and tried sooner
         own_idle_s, times = idle_s, prefill.prefill_time
@@ -96,34 +129,36 @@ def choose_placement(
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
     spread_s = prefill.prefill_time.spread * there_s
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
-    is_late, is_slow = there_s + spread_s > target_s, _is_slow(decode, targets)
-    keeps = not is_late and now_s >= max(prefill.crowded_until_s, decode.crowded_until_s)
-    is_hopeless = there_s > _HOPELESS * target_s
-    if not (is_slow or is_hopeless) and (
-        keeps or _do_pairs_miss_less(chosen_prefill, decode, targets, target_s, prefill_nodes_share)
-    ):
-        prefill.late_pairs.add(now_s, counts=there_s > target_s)
-        return Placement.PAIR
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
-    may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
-    may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, times)
+    return _Prediction(there_s, here_s, target_s, times, there_s + spread_s > target_s, _is_slow(decode, targets))
+
+
+def _keeps_targets(
+    predicted: _Prediction, chosen_prefill: Choice, decode: Node, targets: Targets, prefill_nodes_share: float
+) -> bool:
+    """Whether a pair keeps the targets, as pairs have for a while, or keeps them for more requests than plain servers."""
+    if predicted.is_slow or predicted.there_s > _HOPELESS * predicted.target_s:
+        return False
+    prefill = chosen_prefill.node
+    if not predicted.is_late and prefill.clock() >= max(prefill.crowded_until_s, decode.crowded_until_s):
+        return True
+    return _do_pairs_miss_less(chosen_prefill, decode, targets, predicted.target_s, prefill_nodes_share)
+
+
+def _choose_less_work(
+    predicted: _Prediction, chosen_prefill: Choice, chosen_decode: Choice, *, may_decode: bool, may_compute: bool
+) -> Placement:
+    """Choose the node that serves a request whole; PAIR if none is better."""
     if may_decode and may_compute:
+        if predicted.here_s > max(predicted.there_s, predicted.target_s):
+            return Placement.PAIR
         is_less = _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode)
-        placement = Placement.ON_PREFILL if is_less else Placement.ON_DECODE
-        if here_s > max(there_s, target_s):
-            placement = Placement.PAIR
-    elif may_compute:
-        placement = Placement.ON_DECODE if is_late and here_s < there_s else Placement.PAIR
-    else:
-        is_better = may_decode and is_slow and not is_late and _may_add_stream(prefill, decode)
-        placement = Placement.ON_PREFILL if is_better else Placement.PAIR
-    if placement is Placement.PAIR:
-        prefill.late_pairs.add(now_s, counts=there_s > target_s)
-    elif is_late or is_slow:
-        decode.crowded_until_s = now_s + _CROWDED_S
-        if is_late:
-            prefill.crowded_until_s = decode.crowded_until_s
-    return placement
+        return Placement.ON_PREFILL if is_less else Placement.ON_DECODE
+    if may_compute:
+        return Placement.ON_DECODE if predicted.is_late and predicted.here_s < predicted.there_s else Placement.PAIR
+    is_needed = may_decode and predicted.is_slow and not predicted.is_late
+    may_decode = is_needed and _may_add_stream(chosen_prefill.node, chosen_decode.node)
+    return Placement.ON_PREFILL if may_decode else Placement.PAIR
 
 
 def _do_pairs_miss_less(
