@@ -1,10 +1,12 @@
 """How much comes per second: the seconds of prompts that a node was given, or its tokens; and which share of what came was of one kind. Pure."""
 
-from math import exp
+from math import exp, inf
 from typing import Final
 
 WINDOW_S: Final = 10.0  # what is older than that counts little
 _FEW: Final = 3.0  # say nothing about a share
+_LULL_S: Final = 30.0  # after that a rate begins again
+_LEAST_SEEN_S: Final = 2.0  # of a rate that has just begun
 
 
 class FadedRate:
@@ -31,12 +33,16 @@ class FadedRate:
 class PromptRate:
     """The prompts that a node was given to compute, and of their bytes those that were new to it."""
 
-    __slots__ = ("_bytes", "_prompts")
+    __slots__ = ("_began_s", "_bytes", "_last_s", "_prompts")
 
     def __init__(self) -> None:
         self._prompts, self._bytes = FadedRate(), FadedRate()
+        self._began_s, self._last_s = 0.0, -inf  # monotonic
 
     def add(self, new_bytes: int, now_s: float) -> None:
+        if now_s - self._last_s > _LULL_S:
+            self._began_s = now_s
+        self._last_s = now_s
         self._prompts.add(1.0, now_s)
         self._bytes.add(new_bytes, now_s)
 
@@ -45,6 +51,10 @@ class PromptRate:
 
     def bytes_per_s(self, now_s: float) -> float:
         return self._bytes.at(now_s)
+
+    def seen_share(self, now_s: float) -> float:
+        """Return which share of a steady rate is seen so far: less than 1 in the first half minute."""
+        return 1 - exp(-max(_LEAST_SEEN_S, now_s - self._began_s) / WINDOW_S)
 
 
 class FadedShare:

@@ -164,23 +164,26 @@ def _choose_less_work(
 def _do_pairs_miss_less(
     chosen_prefill: Choice, decode: Node, targets: Targets, first_token_s: float, prefill_nodes_share: float
 ) -> bool:
-    """Whether no more first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers; False while nothing is known.
+    """Whether no more first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers.
 
-    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
+    While too little is known of tokens: whether at least half of the pairs are expected in time. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
     prefill, now_s = chosen_prefill.node, decode.clock()
     shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
     bytes_per_s = sum(share * node.others.factor * node.prompt_rate.bytes_per_s(now_s) for node, share in shares)
     prompts_per_s = sum(share * node.others.factor * node.prompt_rate.prompts_per_s(now_s) for node, share in shares)
-    plain_share = bytes_per_s * prefill.prefill_time.per_byte_s  # without what prompts of one step have in common
+    prompts_s = bytes_per_s * prefill.prefill_time.per_byte_s  # without what prompts of one step have in common
     tokens_per_s = sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares)
     token_s = decode.inter_token.predict_s(sum(share * node.streams for node, share in shares) + 1, now_s)
-    if not (plain_share and prompts_per_s and tokens_per_s and token_s):
+    if not (prompts_s and prompts_per_s):
         return False
-    prompt_s = plain_share / prompts_per_s
+    expected = prefill.late_pairs.at(now_s)
+    if not (tokens_per_s and token_s):
+        return expected is None or expected <= _MOST_LATE
+    prompt_s, plain_share = prompts_s / prompts_per_s, prompts_s / prefill.prompt_rate.seen_share(now_s)
     slack_s = first_token_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
     late = late_first_tokens(plain_share / prefill_nodes_share, prompt_s, slack_s)
-    if (expected := prefill.late_pairs.at(now_s)) is not None:
+    if expected is not None:
         late = min(late, expected)
     target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
     return late <= min(_MOST_LATE, slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s))

@@ -223,6 +223,9 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/planning/test_placement.py",
         (" or predicted.there_s > _HOPELESS * predicted.target_s", ""),
         ("if predicted.is_slow or", "if"),
+        ("prompts_s / prefill.prompt_rate.seen_share(now_s)", "prompts_s"),
+        ("expected is None or expected <= _MOST_LATE", "True"),
+        ("expected is None or expected <= _MOST_LATE", "False"),
         ("min(_MOST_LATE, slow_answers", "min(2.0, slow_answers"),
         ("if not predicted.is_late and", "if"),
         ("late = min(late, expected)", "late = expected"),
@@ -288,6 +291,13 @@ MUTATIONS: Final = [
         ("len(fitting) / (len(fitting) + len(matching))", "0.5"),
         ("if placement is not Placement.ON_DECODE:", "if True:"),
         ("if placement is not Placement.ON_PREFILL:", "if True:"),
+    ),
+    *_of(
+        "proxy/nodes/faded_rate.py",
+        f"{UNIT}/proxy/planning/test_placement.py",
+        ("max(_LEAST_SEEN_S, now_s - self._began_s)", "(now_s - self._began_s)"),
+        ("now_s - self._last_s > _LULL_S", "now_s - self._began_s > _LULL_S"),
+        ("        self._last_s = now_s\n", "        pass\n"),
     ),
     *_of(
         "proxy/nodes/prefill_time.py",

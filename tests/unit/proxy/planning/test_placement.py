@@ -6,6 +6,7 @@ import pytest
 
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
+from baton.proxy.nodes.faded_rate import PromptRate
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.routing.router import Choice
@@ -179,9 +180,16 @@ def test_both_nodes_are_plain_servers_until_that_has_been_over_for_a_while() -> 
     assert place(prefill, measured("decode", running=7), prefill_may_decode=False) is PAIR
 
 
+def give_prompts(node: Node, share: float, seconds: float = 60.0) -> None:
+    """Give a node prompts of 0.1 s at a steady rate that has begun so long ago."""
+    for number in range(round(10 * share * seconds)):
+        node.prompt_rate.add(10_000, number / (10 * share) - seconds)
+
+
 def given_prompts(
     *,
     share: float,
+    seconds: float = 60.0,
     tokens: int = 10,
     others: int = 0,
     late_pairs: int = 0,
@@ -189,10 +197,9 @@ def given_prompts(
     running: int = 0,
     queue_bytes: int = LATE_BYTES,
 ) -> Placement:
-    """Place one prompt more on a late prefill node that was given prompts of 0.1 s in ten seconds; `others`: what other proxies have there, for one request of ours."""
+    """Place one prompt more on a late prefill node that was given prompts of 0.1 s; `others`: what other proxies have there, for one request of ours."""
     late, decode = measured("prefill", queue_bytes=queue_bytes), measured("decode", running=running, tokens=tokens)
-    for _ in range(round(100 * share)):
-        late.prompt_rate.add(10_000, 0.0)
+    give_prompts(late, share, seconds)
     for number in range(pairs):
         late.late_pairs.add(0.0, counts=number < late_pairs)
     for made in (late, decode):
@@ -204,10 +211,38 @@ def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> 
     """One that meets a second prompt is, of four tokens; not of forty. 0.10 are late, beside 0.14, where prompts take 0.4 of the prefill node; 0.71 beside 0.59 at 0.9."""
     assert given_prompts(share=0.4) is PAIR
     assert given_prompts(share=0.4, tokens=100) is ON_DECODE
-    assert given_prompts(share=0.5) is ON_DECODE
+    assert given_prompts(share=0.55) is ON_DECODE
     assert given_prompts(share=0.9) is ON_DECODE
     assert given_prompts(share=0.4, running=7) is ON_PREFILL
     assert given_prompts(share=0.0) is ON_DECODE
+
+
+def test_prompts_that_began_to_come_a_moment_ago_count_as_if_they_had_come_for_long() -> None:
+    """Of their tokens too little has been seen as well: 8 of 20 after 5 s."""
+    for seconds, tokens in ((5.0, 8), (60.0, 20)):
+        assert given_prompts(share=0.4, seconds=seconds, tokens=tokens) is ON_DECODE
+        assert given_prompts(share=0.65, seconds=seconds, tokens=tokens) is PAIR
+        assert given_prompts(share=0.9, seconds=seconds, tokens=tokens) is ON_DECODE
+
+
+def test_prompts_count_from_the_last_lull_on() -> None:
+    """Half a minute without any; the first two seconds count as two."""
+    rate = PromptRate()
+    for now_s in (0.0, 29.0, 58.0):
+        rate.add(1, now_s)
+    assert rate.seen_share(60.0) == pytest.approx(1.0, abs=0.01)
+    assert rate.seen_share(89.0) == pytest.approx(1.0, abs=0.01)
+    rate.add(1, 89.0)
+    assert rate.seen_share(90.0) == rate.seen_share(91.0) == pytest.approx(0.18, abs=0.01)
+
+
+def test_a_late_first_token_stays_a_pairs_while_nothing_is_known_of_tokens() -> None:
+    """As everything does of which too little is known, as long as at least half are in time and it comes within three times its target."""
+    assert given_prompts(share=0.9, tokens=0) is PAIR
+    assert given_prompts(share=0.9, tokens=0, pairs=4, late_pairs=2) is PAIR
+    assert given_prompts(share=0.9, tokens=0, pairs=4, late_pairs=3) is ON_DECODE
+    assert given_prompts(share=0.9, tokens=0, queue_bytes=60_000) is ON_DECODE
+    assert given_prompts(share=0.0, tokens=0) is ON_DECODE
 
 
 def test_pairs_that_were_late_less_often_than_a_queue_would_be_count_as_they_were() -> None:
@@ -250,12 +285,11 @@ def test_prompts_of_other_proxies_count_by_their_requests() -> None:
 
 
 def test_prompts_of_many_decode_nodes_would_all_go_to_few_prefill_nodes() -> None:
-    """All that comes is 0.4 of the two nodes: 0.53 of three in four, and 1.6 of one in four."""
+    """All that comes is half of the two nodes' time: 0.67 of three in four, and 2 of one in four."""
     for share, placement in ((0.25, ON_DECODE), (0.75, PAIR)):
         late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode", tokens=10)
         for made in (late, decode):
-            for _ in range(40):
-                made.prompt_rate.add(10_000, 0.0)
+            give_prompts(made, 0.5)
         assert place(late, decode, prefill_nodes_share=share) is placement
 
 
@@ -324,6 +358,11 @@ def test_what_predictions_were_wrong_by_is_added() -> None:
         prefill.prefill_time.learn(prompt_bytes, prompt_bytes * PER_BYTE_S * (2 / 3, 4 / 3)[number // 2 % 2], 0.0)
     target = Targets(first_token_s=0.2)
 
+    end = prefill.begin(round(0.7 * NEW_BYTES))
+    assert (
+        place(prefill, measured("decode"), targets=Targets(first_token_s=0.001)) is PAIR
+    )  # within twice what an idle node takes
+    end()
     prefill.begin(9000)
     assert place(prefill, measured("decode"), targets=target) is PAIR  # 0.14 s, and a third of it
     prefill.begin(2000)
