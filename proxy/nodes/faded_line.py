@@ -1,11 +1,10 @@
 """A straight line through samples that fade, by least squares. Pure."""
 
-from math import sqrt
 from typing import Final
 
 MIN_SAMPLES: Final = 8  # before that nothing is predicted
 MAX_AGE_S: Final = 300.0  # nor if the last sample is older: a node that was slow gets another chance
-_KEPT: Final = 0.98  # weight of a sample when the next one comes: about the last 50 count
+KEPT: Final = 0.98  # weight of a sample when the next one comes: about the last 50 count
 # Samples that lie closer together than this, in relation to their mean, say nothing about the slope.
 _LEAST_SPREAD: Final = 0.1
 
@@ -13,44 +12,24 @@ _LEAST_SPREAD: Final = 0.1
 class FadedLine:
     """Times in seconds over amounts."""
 
-    __slots__ = (
-        "_both",
-        "_count",
-        "_forgets",
-        "_last_s",
-        "_samples",
-        "_squares",
-        "_squares_s",
-        "_sum",
-        "_sum_s",
-        "_weight",
-    )
+    __slots__ = ("_both", "_last_s", "_samples", "_squares", "_sum", "_sum_s", "_weight")
 
-    def __init__(self, *, forgets: bool = False) -> None:
-        """`forgets`: once its last sample is too old the next one begins a new line."""
-        self._forgets = forgets
+    def __init__(self) -> None:
         self._last_s = 0.0  # monotonic
-        self._forget()
-
-    def _forget(self) -> None:
         self._samples = 0
-        self._count = self._weight = self._sum = self._sum_s = self._squares = self._squares_s = self._both = 0.0
+        self._weight = self._sum = self._sum_s = self._squares = self._both = 0.0
 
     def add(self, amount: float, time_s: float, now_s: float, *, weight: float = 1.0) -> None:
-        if self._forgets and now_s - self._last_s > MAX_AGE_S:
-            self._forget()
         self._samples += 1
         self._last_s = now_s
-        self._count = self._count * _KEPT + 1
-        self._weight = self._weight * _KEPT + weight
-        self._sum = self._sum * _KEPT + weight * amount
-        self._sum_s = self._sum_s * _KEPT + weight * time_s
-        self._squares = self._squares * _KEPT + weight * amount * amount
-        self._squares_s = self._squares_s * _KEPT + weight * time_s * time_s
-        self._both = self._both * _KEPT + weight * amount * time_s
+        self._weight = self._weight * KEPT + weight
+        self._sum = self._sum * KEPT + weight * amount
+        self._sum_s = self._sum_s * KEPT + weight * time_s
+        self._squares = self._squares * KEPT + weight * amount * amount
+        self._both = self._both * KEPT + weight * amount * time_s
 
-    def is_known(self, now_s: float, *, samples: int = MIN_SAMPLES) -> bool:
-        return self._samples >= samples and now_s - self._last_s <= MAX_AGE_S
+    def is_known(self, now_s: float) -> bool:
+        return self._samples >= MIN_SAMPLES and now_s - self._last_s <= MAX_AGE_S
 
     @property
     def has_amounts(self) -> bool:
@@ -79,13 +58,3 @@ class FadedLine:
     def fixed_s(self, slope_s: float) -> float:
         """Return the time of an amount of 0, on a line of that slope; at least 0, since no node begins before it is asked."""
         return max(0.0, self.mean_s - self.mean * slope_s)
-
-    def spread(self, slope_s: float) -> float:
-        """Return how far the times were from a line of that slope: the root of the mean of the weighted squares."""
-        mean, mean_s = self.mean, self.mean_s
-        both = self._both / self._weight - mean * mean_s
-        squares = self._squares / self._weight - mean * mean
-        squares_s = self._squares_s / self._weight - mean_s * mean_s
-        off_s = mean_s - mean * slope_s - self.fixed_s(slope_s)
-        mean_square = squares_s - 2 * slope_s * both + slope_s * slope_s * squares + off_s * off_s
-        return sqrt(max(0.0, mean_square * self._weight / self._count))

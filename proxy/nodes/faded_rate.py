@@ -41,7 +41,7 @@ class PromptRate:
 
     def add(self, new_bytes: int, now_s: float) -> None:
         if now_s - self._last_s > _LULL_S:
-            self._began_s = now_s
+            self._prompts, self._bytes, self._began_s = FadedRate(), FadedRate(), now_s
         self._last_s = now_s
         self._prompts.add(1.0, now_s)
         self._bytes.add(new_bytes, now_s)

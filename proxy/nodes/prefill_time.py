@@ -1,26 +1,40 @@
 """How long a node takes until a prompt's first token, fitted to what was seen of it. Pure."""
 
+from math import inf, sqrt
 from typing import Final
 
-from baton.proxy.nodes.faded_line import FadedLine
+from baton.proxy.nodes.faded_line import KEPT, MAX_AGE_S, FadedLine
 
 MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not believed
-_LEAST_S: Final = 0.001  # no first token is expected sooner
+_LEAST_S: Final = 0.001  # times are compared with no less than that
 _OUTLIER: Final = (
     4.0  # a time that is so many times longer than expected, or shorter, counts as that: one stall says little
 )
 
 
 class PrefillTime:
-    """A straight line through the times that were seen, over bytes of prompt, with the least squares of relative errors: of short prompts a tenth is less than of long ones."""
+    """A straight line through the times that were seen, over bytes of prompt.
 
-    __slots__ = ("_fixed_s", "_line", "per_byte_s", "spread")
+    Prompts weigh by 1 ÷ the square of their length and a tenth of the mean length: a part of what a short prompt takes
+    is as much as the same part of what a long one takes, however fast the node is.
+    """
+
+    __slots__ = ("_bytes", "_count", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by", "per_byte_s")
 
     def __init__(self) -> None:
-        # A node that is taken to be slow gets few prompts: old times would stay for hours.
-        self._line = FadedLine(forgets=True)
+        self._last_s = -inf  # monotonic
+        self._begin()
+
+    def _begin(self) -> None:
+        self._line = FadedLine()
         self._fixed_s = self.per_byte_s = 0.0
-        self.spread = 0.0  # by which share times were longer or shorter than predicted
+        # Faded sums: of samples, of their bytes and seconds, and of the squares of the shares that predictions were wrong by.
+        self._count = self._bytes = self._seconds = self._wrong_by = 0.0
+
+    @property
+    def spread(self) -> float:
+        """The share that predictions were wrong by: the root of the mean square."""
+        return sqrt(self._wrong_by / self._count) if self._count else 0.0
 
     def learn(self, prompt_bytes: float, time_s: float, now_s: float) -> None:
         """Take one sample.
@@ -32,17 +46,26 @@ class PrefillTime:
         """
         if not 0 <= prompt_bytes <= MAX_BYTES:
             return
-        line = self._line
-        expected_s = time_s
-        if line.is_known(now_s, samples=1):
-            expected_s = self._fixed_s + prompt_bytes * self.per_byte_s
+        if (
+            now_s - self._last_s > MAX_AGE_S
+        ):  # a node that is taken to be slow gets few prompts: old times would stay for hours
+            self._begin()
+        self._last_s = now_s
+        line, expected_s, wrong_by = self._line, time_s, 0.0
+        if self._count:
+            expected_s = max(_LEAST_S, self._fixed_s + prompt_bytes * self.per_byte_s)
             time_s = min(max(time_s, expected_s / _OUTLIER), expected_s * _OUTLIER)
-        line.add(prompt_bytes, time_s, now_s, weight=max(expected_s, _LEAST_S) ** -2)
+        if line.is_known(now_s):
+            wrong_by = time_s / expected_s - 1
+        self._count = self._count * KEPT + 1
+        self._bytes = self._bytes * KEPT + prompt_bytes
+        self._seconds = self._seconds * KEPT + time_s
+        self._wrong_by = self._wrong_by * KEPT + wrong_by * wrong_by
+        line.add(prompt_bytes, time_s, now_s, weight=(1 + prompt_bytes + self._bytes / self._count / 10) ** -2)
         if (slope := line.slope_s()) is None:  # it takes so much by the byte
             slope = line.mean_s / line.mean if line.has_amounts else 0.0
         self.per_byte_s = slope
         self._fixed_s = line.fixed_s(slope)
-        self.spread = line.spread(slope)
 
     def predict_s(self, prompt_bytes: float, now_s: float) -> float | None:
         """Return the time that a prompt will take, with all prompts before it; None while too little was seen."""
@@ -53,5 +76,4 @@ class PrefillTime:
 
         Times that scatter can make the line too flat, or level; far beyond the lengths that were seen it says nothing.
         """
-        line = self._line
-        return prompt_bytes * line.mean_s / line.mean if line.has_amounts else 0.0
+        return prompt_bytes * self._seconds / self._bytes if self._bytes else 0.0

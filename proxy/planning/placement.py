@@ -21,6 +21,7 @@ _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what 
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
 _MOST_LATE: Final = 0.5  # of pairs' first tokens: from there on the answers of plain servers are not slow for more
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
+_SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
@@ -127,16 +128,16 @@ def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, pr
         own_idle_s, times = idle_s, prefill.prefill_time
     idle_s = min(idle_s, own_idle_s)
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
-    spread_s = prefill.prefill_time.spread * there_s
-    target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s + spread_s)
+    wrong_by = 1 + prefill.prefill_time.spread
+    target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s * wrong_by)
     here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
-    return _Prediction(there_s, here_s, target_s, times, there_s + spread_s > target_s, _is_slow(decode, targets))
+    return _Prediction(there_s, here_s, target_s, times, there_s * wrong_by > target_s, _is_slow(decode, targets))
 
 
 def _keeps_targets(
     predicted: _Prediction, chosen_prefill: Choice, decode: Node, targets: Targets, prefill_nodes_share: float
 ) -> bool:
-    """Whether a pair keeps the targets, as pairs have for a while, or keeps them for more requests than plain servers."""
+    """Whether a pair keeps the targets and neither node is crowded, or pairs keep them for more requests than plain servers."""
     if predicted.is_slow or predicted.there_s > _HOPELESS * predicted.target_s:
         return False
     prefill = chosen_prefill.node
@@ -166,21 +167,25 @@ def _do_pairs_miss_less(
 ) -> bool:
     """Whether no more first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers.
 
-    While too little is known of tokens: whether at least half of the pairs are expected in time. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
+    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were any. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
     prefill, now_s = chosen_prefill.node, decode.clock()
     shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
     bytes_per_s = sum(share * node.others.factor * node.prompt_rate.bytes_per_s(now_s) for node, share in shares)
     prompts_per_s = sum(share * node.others.factor * node.prompt_rate.prompts_per_s(now_s) for node, share in shares)
-    prompts_s = bytes_per_s * prefill.prefill_time.per_byte_s  # without what prompts of one step have in common
     tokens_per_s = sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares)
     token_s = decode.inter_token.predict_s(sum(share * node.streams for node, share in shares) + 1, now_s)
-    if not (prompts_s and prompts_per_s):
+    expected, seen_share = prefill.late_pairs.at(now_s), max(node.prompt_rate.seen_share(now_s) for node, _ in shares)
+    if not prompts_per_s:
         return False
-    expected = prefill.late_pairs.at(now_s)
     if not (tokens_per_s and token_s):
-        return expected is None or expected <= _MOST_LATE
-    prompt_s, plain_share = prompts_s / prompts_per_s, prompts_s / prefill.prompt_rate.seen_share(now_s)
+        return seen_share < _SEEN and (expected is None or expected <= _MOST_LATE)
+    prompt_s = (
+        bytes_per_s / prompts_per_s * prefill.prefill_time.per_byte_s
+    )  # without what prompts of one step have in common
+    if not prompt_s:
+        return False
+    plain_share = prompt_s * prompts_per_s / seen_share
     slack_s = first_token_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
     late = late_first_tokens(plain_share / prefill_nodes_share, prompt_s, slack_s)
     if expected is not None:
