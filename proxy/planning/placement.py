@@ -20,6 +20,7 @@ from baton.proxy.routing.router import Choice
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
 _MOST_LATE: Final = 0.5  # of pairs' first tokens: from there on the answers of plain servers are not slow for more
+_CHANGE: Final = 1.25  # so many times more must be late than slow, since for a while both nodes do some of both
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
@@ -191,7 +192,8 @@ def _do_pairs_miss_less(
     if expected is not None:
         late = min(late, expected)
     target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
-    return late <= min(_MOST_LATE, slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s))
+    slow = slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s)
+    return late <= min(_MOST_LATE, _CHANGE * slow)
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:
