@@ -5,6 +5,7 @@ from typing import Final
 
 WINDOW_S: Final = 10.0  # what is older than that counts little
 _FEW: Final = 3.0  # say nothing about a share
+_MOST_TIME: Final = 0.9  # of a node, that prompts are taken to need
 _LULL_S: Final = 30.0  # after that a rate begins again
 _LEAST_SEEN_S: Final = 2.0  # of a rate that has just begun
 
@@ -51,6 +52,10 @@ class PromptRate:
 
     def bytes_per_s(self, now_s: float) -> float:
         return self._bytes.at(now_s)
+
+    def time_share(self, per_byte_s: float, now_s: float) -> float:
+        """Return the share of the node's time that they take, without what prompts of one step have in common; at most 0.9, as tokens come at last."""
+        return min(_MOST_TIME, self.bytes_per_s(now_s) * per_byte_s)
 
     def seen_share(self, now_s: float) -> float:
         """Return which share of a steady rate is seen so far: less than 1 in the first half minute."""

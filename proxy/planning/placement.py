@@ -26,7 +26,6 @@ _SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
-_MOST_SHARE: Final = 0.9  # of a node's time for prompts, that its tokens are taken to wait for
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
@@ -139,10 +138,12 @@ def _keeps_targets(
     predicted: _Prediction, chosen_prefill: Choice, decode: Node, targets: Targets, prefill_nodes_share: float
 ) -> bool:
     """Whether a pair keeps the targets and neither node is crowded, or pairs keep them for more requests than plain servers."""
-    if predicted.is_slow or predicted.there_s > _HOPELESS * predicted.target_s:
-        return False
     prefill = chosen_prefill.node
-    if not predicted.is_late and prefill.clock() >= max(prefill.crowded_until_s, decode.crowded_until_s):
+    streams = decode.streams + prefill.streams * prefill_nodes_share / (1 - prefill_nodes_share)
+    if predicted.there_s > _HOPELESS * predicted.target_s or _is_slow(decode, targets, streams=streams):
+        return False
+    is_crowded = prefill.clock() < max(prefill.crowded_until_s, decode.crowded_until_s)
+    if not (predicted.is_late or predicted.is_slow or is_crowded):
         return True
     return _do_pairs_miss_less(chosen_prefill, decode, targets, predicted.target_s, prefill_nodes_share)
 
@@ -196,12 +197,16 @@ def _do_pairs_miss_less(
     return late <= min(_MOST_LATE, _CHANGE * slow)
 
 
-def _is_slow(decode: Node, targets: Targets) -> bool:
-    """Whether streams on a decode node that gets one more may wait too long for a token; False while too little is known."""
+def _is_slow(decode: Node, targets: Targets, *, streams: float | None = None) -> bool:
+    """Whether streams on a decode node that gets one more may wait too long for a token; False while too little is known.
+
+    `streams`: if it had so many, and computed no prompts.
+    """
     if (decode.kv_usage or 0.0) >= _FULL:
         return True
     now_s, times = decode.clock(), decode.inter_token
-    return _token_s(decode, times, now_s) > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
+    token_s = _token_s(decode, times, now_s) if streams is None else times.predict_s(streams + 1, now_s) or 0.0
+    return token_s > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
 
 
 def _may_add_stream(prefill: Node, decode: Node) -> bool:
@@ -214,7 +219,7 @@ def _may_add_stream(prefill: Node, decode: Node) -> bool:
 
 def _token_s(node: Node, times: InterTokenTime, now_s: float) -> float:
     """Return the time between two tokens of one stream more on a node, with the prompts that they wait for; 0 while too little is known."""
-    prompt_share = min(_MOST_SHARE, node.prompt_share.at(now_s))
+    prompt_share = node.prompt_rate.time_share(node.prefill_time.per_byte_s, now_s)
     return (times.predict_s(node.streams + 1, now_s) or 0.0) / (1 - prompt_share)
 
 

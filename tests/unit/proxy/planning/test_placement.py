@@ -127,12 +127,42 @@ def test_streams_wait_for_the_prompts_on_their_node() -> None:
     decode = measured("decode")
     assert place(measured("prefill"), decode) is PAIR
     for _ in range(2):
-        decode.prompt_share.add(5.0, 0.0)  # of 10 s: half of its time, and then all of it
+        decode.prompt_rate.add(500_000, 0.0)  # half of its time, and then all of it
 
         assert place(measured("prefill"), decode) is ON_PREFILL
     prefill = measured("prefill")
     prefill.clock = decode.clock = lambda: 60.0  # and that fades
     assert place(prefill, decode) is PAIR
+
+
+def slowed(*, share: float = 0.5, tokens: int = 10, running: int = 0) -> Node:
+    """Make a decode node that computes prompts in so much of its time."""
+    made = measured("decode", tokens=tokens, running=running)
+    give_prompts(made, share)
+    return made
+
+
+def test_streams_that_are_slow_for_the_prompts_of_their_node_alone_do_not_keep_it_a_plain_server() -> None:
+    """More answers would be slow than first tokens are late if a prefill node computed all of them; not of long answers."""
+    assert place(measured("prefill"), slowed()) is PAIR
+    assert place(measured("prefill"), slowed(tokens=100)) is ON_PREFILL
+    assert place(measured("prefill"), slowed(share=1.2, tokens=100)) is ON_PREFILL
+    target = Targets(inter_token_s=0.088)  # 0.043 s for two streams beside prompts
+    assert place(measured("prefill"), slowed(share=0.3, tokens=100, running=1), targets=target) is ON_PREFILL
+    assert place(measured("prefill"), slowed(share=0.3, tokens=100), targets=target) is PAIR
+
+
+def test_streams_that_one_decode_node_cannot_have_alone_keep_both_plain_servers() -> None:
+    """Some of them are on the prefill node."""
+    one, many, target = measured("prefill"), measured("prefill"), Targets(inter_token_s=0.088)
+    one.begin_stream(0)
+    for _ in range(8):
+        many.begin_stream(0)
+
+    assert place(measured("prefill"), slowed(running=7)) is ON_PREFILL
+    assert place(one, slowed(tokens=20), targets=target) is PAIR
+    assert place(many, slowed(tokens=20), targets=target) is ON_DECODE
+    assert place(one, slowed(tokens=20), targets=target, prefill_nodes_share=0.8) is ON_DECODE  # four of them
 
 
 @pytest.mark.parametrize(
@@ -149,7 +179,7 @@ def test_streams_wait_for_the_prompts_on_their_node() -> None:
 def test_both_nodes_are_then_used_as_plain_servers(there: int, here: int, requests: int, placement: Placement) -> None:
     """Conversations stay on their nodes; not all of those that share a beginning."""
     late, full_of_prompts = measured("prefill", queue_bytes=5 * NEW_BYTES), measured("decode")
-    full_of_prompts.prompt_share.add(9.0, 0.0)  # so that its streams are slow
+    full_of_prompts.prompt_rate.add(900_000, 0.0)  # so that its streams are slow
     for _ in range(requests):
         full_of_prompts.begin(1)
 
@@ -340,12 +370,12 @@ def test_a_slow_decode_node_says_nothing_of_the_pairs_of_others() -> None:
 
 def test_a_node_that_has_restarted_is_not_crowded() -> None:
     decode = measured("decode")
-    decode.prompt_share.add(9.0, 0.0)
+    decode.prompt_rate.add(900_000, 0.0)
     decode.crowded_until_s = 10.0
 
     decode.describe(info("decode", incarnation="another"))
 
-    assert (decode.crowded_until_s, decode.prompt_share.at(0.0)) == (0.0, 0.0)
+    assert (decode.crowded_until_s, decode.prompt_rate.bytes_per_s(0.0)) == (0.0, 0.0)
 
 
 def test_an_idle_pair_is_not_late_for_a_short_prompt_whatever_predictions_of_long_ones_were_wrong_by() -> None:
@@ -423,7 +453,7 @@ def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_
     assert place(prefill, full) is ON_PREFILL
     assert place(late, slow, decode_may_compute=False) is PAIR
     computing = measured("prefill")
-    computing.prompt_share.add(9.0, 0.0)  # seconds of the last ten: tokens would wait for prompts
+    computing.prompt_rate.add(900_000, 0.0)  # seconds of the last ten: tokens would wait for prompts
     assert place(computing, slow, decode_may_compute=False) is PAIR
     assert place(computing, full) is ON_PREFILL
     for _ in range(4):
