@@ -58,8 +58,9 @@ class PromptRate:
         return min(_MOST_TIME, self.bytes_per_s(now_s) * per_byte_s)
 
     def seen_share(self, now_s: float) -> float:
-        """Return which share of a steady rate is seen so far: less than 1 in the first half minute."""
-        return 1 - exp(-max(_LEAST_SEEN_S, now_s - self._began_s) / WINDOW_S)
+        """Return which share of a steady rate is seen so far: less than 1 in the first half minute, and least where none came for as long."""
+        began_s = self._began_s if now_s - self._last_s <= _LULL_S else now_s
+        return 1 - exp(-max(_LEAST_SEEN_S, now_s - began_s) / WINDOW_S)
 
 
 class FadedShare:

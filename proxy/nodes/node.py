@@ -87,7 +87,7 @@ class Node:
     prefill_time: PrefillTime = field(default_factory=PrefillTime)
     inter_token: InterTokenTime = field(default_factory=InterTokenTime)
     target_inter_token_s: float = 0.0  # that is aimed at; 0: a multiple of one stream's
-    prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time, by prompts through this proxy
+    prompt_share: FadedRate = field(default_factory=FadedRate)  # of its time at most, by prompts through this proxy
     prompt_rate: PromptRate = field(default_factory=PromptRate)  # of those prompts
     late_pairs: FadedShare = field(default_factory=FadedShare)  # of pairs' first tokens, those expected too late
     crowded_until_s: float = 0.0  # monotonic: before that one node serves what a pair with it would
@@ -276,7 +276,7 @@ class Node:
 
     def _learn_inter_token(self, load: NodeLoad | None) -> None:
         now_s = self.clock()
-        share = self.prompt_rate.time_share(self.prefill_time.per_byte_s, now_s)
+        share = self.prompt_rate.time_share(self.prefill_time.known_per_byte_s(now_s), now_s)
         predicted_s = self.inter_token.predict_s(load.running or 1, now_s) if load else None
         seen_s = self.inter_token.learn(load, share, now_s)
         if seen_s and predicted_s:

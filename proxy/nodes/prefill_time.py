@@ -15,11 +15,11 @@ _OUTLIER: Final = (
 class PrefillTime:
     """A straight line through the times that were seen, over bytes of prompt.
 
-    Prompts weigh by 1 ÷ the square of their length and a tenth of the mean length: a part of what a short prompt takes
+    Prompts weigh by 1 ÷ the square of (their length + a tenth of the mean length): a part of what a short prompt takes
     is as much as the same part of what a long one takes, however fast the node is.
     """
 
-    __slots__ = ("_bytes", "_count", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by", "per_byte_s")
+    __slots__ = ("_bytes", "_count", "_errors", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by", "per_byte_s")
 
     def __init__(self) -> None:
         self._last_s = -inf  # monotonic
@@ -28,13 +28,13 @@ class PrefillTime:
     def _begin(self) -> None:
         self._line = FadedLine()
         self._fixed_s = self.per_byte_s = 0.0
-        # Faded sums: of samples, of their bytes and seconds, and of the squares of the shares that predictions were wrong by.
-        self._count = self._bytes = self._seconds = self._wrong_by = 0.0
+        # Faded sums: of samples, of their bytes and seconds; of predictions, and of the squares of the shares that they were wrong by.
+        self._count = self._bytes = self._seconds = self._errors = self._wrong_by = 0.0
 
     @property
     def spread(self) -> float:
         """The share that predictions were wrong by: the root of the mean square."""
-        return sqrt(self._wrong_by / self._count) if self._count else 0.0
+        return sqrt(self._wrong_by / self._errors) if self._errors else 0.0
 
     def learn(self, prompt_bytes: float, time_s: float, now_s: float) -> None:
         """Take one sample.
@@ -51,16 +51,20 @@ class PrefillTime:
         ):  # a node that is taken to be slow gets few prompts: old times would stay for hours
             self._begin()
         self._last_s = now_s
-        line, expected_s, wrong_by = self._line, time_s, 0.0
         if self._count:
-            expected_s = max(_LEAST_S, self._fixed_s + prompt_bytes * self.per_byte_s)
-            time_s = min(max(time_s, expected_s / _OUTLIER), expected_s * _OUTLIER)
-        if line.is_known(now_s):
-            wrong_by = time_s / expected_s - 1
+            line_s, is_known = self._fixed_s + prompt_bytes * self.per_byte_s, self._line.is_known(now_s)
+            expected_s = max(_LEAST_S, line_s)
+            if not is_known and time_s < line_s / _OUTLIER:  # the first ones were odd: it was compiling
+                self._begin()
+            else:
+                time_s = min(max(time_s, expected_s / _OUTLIER), expected_s * _OUTLIER)
+            if is_known:
+                self._errors = self._errors * KEPT + 1
+                self._wrong_by = self._wrong_by * KEPT + (time_s / expected_s - 1) ** 2
+        line = self._line
         self._count = self._count * KEPT + 1
         self._bytes = self._bytes * KEPT + prompt_bytes
         self._seconds = self._seconds * KEPT + time_s
-        self._wrong_by = self._wrong_by * KEPT + wrong_by * wrong_by
         line.add(prompt_bytes, time_s, now_s, weight=(1 + prompt_bytes + self._bytes / self._count / 10) ** -2)
         if (slope := line.slope_s()) is None:  # it takes so much by the byte
             slope = line.mean_s / line.mean if line.has_amounts else 0.0
@@ -70,6 +74,10 @@ class PrefillTime:
     def predict_s(self, prompt_bytes: float, now_s: float) -> float | None:
         """Return the time that a prompt will take, with all prompts before it; None while too little was seen."""
         return self._fixed_s + prompt_bytes * self.per_byte_s if self._line.is_known(now_s) else None
+
+    def known_per_byte_s(self, now_s: float) -> float:
+        """Return the time that a byte takes more; 0 while too little was seen."""
+        return self.per_byte_s if self._line.is_known(now_s) else 0.0
 
     def limit_s(self, prompt_bytes: float) -> float:
         """Return a time that prompts of this length will hardly exceed: as if none of the seen times had been fixed; 0 before the first.

@@ -71,7 +71,7 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
 
-    Likewise where streams are fast enough, and no more first tokens are late than answers would be slow on plain servers.
+    Likewise where the decode node would be fast enough without prompts of its own, and hardly more first tokens are late than answers would be slow on plain servers.
     Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
     compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
@@ -167,9 +167,9 @@ def _choose_less_work(
 def _do_pairs_miss_less(
     chosen_prefill: Choice, decode: Node, targets: Targets, first_token_s: float, prefill_nodes_share: float
 ) -> bool:
-    """Whether no more first tokens are late if all prompts go to prefill nodes than answers are slow if all nodes are plain servers.
+    """Whether at most half of the first tokens are late if all prompts go to prefill nodes, and at most a quarter more than answers are slow if all nodes are plain servers.
 
-    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were any. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
+    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
     prefill, now_s = chosen_prefill.node, decode.clock()
     shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
@@ -219,7 +219,7 @@ def _may_add_stream(prefill: Node, decode: Node) -> bool:
 
 def _token_s(node: Node, times: InterTokenTime, now_s: float) -> float:
     """Return the time between two tokens of one stream more on a node, with the prompts that they wait for; 0 while too little is known."""
-    prompt_share = node.prompt_rate.time_share(node.prefill_time.per_byte_s, now_s)
+    prompt_share = node.prompt_rate.time_share(node.prefill_time.known_per_byte_s(now_s), now_s)
     return (times.predict_s(node.streams + 1, now_s) or 0.0) / (1 - prompt_share)
 
 

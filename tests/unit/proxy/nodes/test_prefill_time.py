@@ -95,6 +95,15 @@ def test_the_spread_is_the_share_that_predictions_were_wrong_by() -> None:
     assert times.spread == pytest.approx(0.2, rel=0.1)
 
 
+def test_the_spread_is_of_predictions_and_of_no_times_before_the_first_one() -> None:
+    times = PrefillTime()
+    for size in (1000, 2000) * (MIN_SAMPLES // 2):
+        times.learn(size, size * 1e-4, 0.0)
+    times.learn(1000, 0.12, 0.0)
+
+    assert times.spread == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(("times_slower", "samples"), [(10, 100), (0.1, 250)])
 def test_a_node_that_becomes_another_one_is_followed(times_slower: float, samples: int) -> None:
     """As soon for short prompts as for long ones."""
@@ -107,7 +116,7 @@ def test_a_node_that_becomes_another_one_is_followed(times_slower: float, sample
         assert times.predict_s(size, 1.0) == pytest.approx((0.02 + size * 1e-5) * times_slower, rel=0.25)
 
 
-@pytest.mark.parametrize("first_s", [0.0, 0.005, 5.0])
+@pytest.mark.parametrize("first_s", [0.0, 0.005, 5.0, 60.0])
 def test_an_odd_first_time_is_soon_forgotten(first_s: float) -> None:
     """One of a prompt that was in a cache, or of a node that was compiling."""
     times = PrefillTime()
@@ -118,14 +127,25 @@ def test_an_odd_first_time_is_soon_forgotten(first_s: float) -> None:
     assert times.predict_s(12_000, 1.0) == pytest.approx(0.5, rel=0.25)
 
 
+def test_what_a_byte_takes_is_not_known_before_anything_is_predicted() -> None:
+    """One sample has its fixed part in its bytes."""
+    times = PrefillTime()
+    for _ in range(MIN_SAMPLES):
+        assert times.known_per_byte_s(0.0) == 0.0
+        times.learn(100, 0.02, 0.0)
+
+    assert times.known_per_byte_s(0.0) == pytest.approx(2e-4)
+    assert times.known_per_byte_s(MAX_AGE_S + 1) == 0.0
+
+
 def test_an_old_line_is_forgotten() -> None:
     times = fitted((1000, 0.3), (2000, 0.5))
 
     assert times.predict_s(1000, MAX_AGE_S + 1) is None
     for _ in range(MIN_SAMPLES):
         assert times.predict_s(1000, MAX_AGE_S + 2) is None
-        times.learn(1000, 0.05, MAX_AGE_S + 1)
-    assert times.predict_s(1000, MAX_AGE_S + 2) == pytest.approx(0.05)  # it was slow, and no prompt went there for it
+        times.learn(1000, 0.2, MAX_AGE_S + 1)
+    assert times.predict_s(1000, MAX_AGE_S + 2) == pytest.approx(0.2)  # it was slow, and no prompt went there for it
 
 
 @pytest.mark.parametrize("prompt_bytes", [1e15, 1e200, float("inf"), float("nan"), -1.0])

@@ -269,7 +269,8 @@ def test_prompts_count_from_the_last_lull_on() -> None:
     for now_s in (0.0, 29.0, 58.0):
         rate.add(1, now_s)
     assert rate.seen_share(60.0) == pytest.approx(1.0, abs=0.01)
-    assert rate.seen_share(89.0) == pytest.approx(1.0, abs=0.01)
+    assert rate.seen_share(87.0) == pytest.approx(1.0, abs=0.01)
+    assert rate.seen_share(89.0) == PromptRate().seen_share(1e6) == pytest.approx(0.18, abs=0.01)
     rate.add(1, 89.0)
     assert rate.prompts_per_s(89.0) == pytest.approx(0.1)
     assert rate.seen_share(90.0) == rate.seen_share(91.0) == pytest.approx(0.18, abs=0.01)
@@ -453,7 +454,7 @@ def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_
     assert place(prefill, full) is ON_PREFILL
     assert place(late, slow, decode_may_compute=False) is PAIR
     computing = measured("prefill")
-    computing.prompt_rate.add(900_000, 0.0)  # seconds of the last ten: tokens would wait for prompts
+    computing.prompt_rate.add(900_000, 0.0)  # 9 s of the last ten: tokens would wait for prompts
     assert place(computing, slow, decode_may_compute=False) is PAIR
     assert place(computing, full) is ON_PREFILL
     for _ in range(4):
