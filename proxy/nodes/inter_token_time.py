@@ -9,6 +9,9 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
+_MOST_SHARE: Final = (
+    0.2  # of the node's time for prompts: with more, tokens say little of streams alone, unless nothing else is known
+)
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
@@ -46,7 +49,8 @@ class InterTokenTime:
         mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
         if mean_s > MAX_S or load.running > MAX_RUNNING:
             return None
-        self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
+        if prompt_share <= _MOST_SHARE or not self._line.is_known(now_s):
+            self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
         return mean_s
 
     def begin_again(self) -> None:

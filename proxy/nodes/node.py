@@ -276,7 +276,7 @@ class Node:
 
     def _learn_inter_token(self, load: NodeLoad | None) -> None:
         now_s = self.clock()
-        share = self.prompt_rate.time_share(self.prefill_time.known_per_byte_s(now_s), now_s)
+        share = min(0.9, self.prompt_share.at(now_s))
         predicted_s = self.inter_token.predict_s(load.running or 1, now_s) if load else None
         seen_s = self.inter_token.learn(load, share, now_s)
         if seen_s and predicted_s:

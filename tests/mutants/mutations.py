@@ -335,6 +335,8 @@ MUTATIONS: Final = [
         "proxy/nodes/inter_token_time.py",
         f"{UNIT}/proxy/nodes/test_inter_token_time.py",
         ("before <= load.inter_token_count < before", "load.inter_token_count < before"),
+        ("prompt_share <= _MOST_SHARE or ", ""),
+        (" or not self._line.is_known(now_s):", ":"),
         (" * (1 - prompt_share)", ""),
     ),
     *_of(

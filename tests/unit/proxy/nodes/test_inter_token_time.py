@@ -84,3 +84,16 @@ def test_counters_that_go_back_and_nodes_that_do_not_say_teach_nothing() -> None
 
     assert [times.learn(each, 0.0, 0.0) for each in reports] == [None] * len(reports)
     assert times.learn(report(80, 0.9), 0.0, 0.0) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("share", "alone_s"), [(0.2, 0.045), (0.21, 0.02)])
+def test_tokens_beside_many_prompts_teach_nothing_of_streams_alone(share: float, alone_s: float) -> None:
+    """What they took more is not known well enough: it would be taken for the streams' own."""
+    times, count, sum_s = InterTokenTime(), 0, 0.0
+    times.learn(report(0, 0.0), 0.0, 0.0)
+    for mean_s, at_share in [(0.02, 0.0)] * MIN_SAMPLES + [(0.1, share)] * MIN_SAMPLES:
+        count, sum_s = count + 10, sum_s + 10 * mean_s
+        assert times.learn(report(count, sum_s), at_share, 0.0) in (None, pytest.approx(mean_s))
+
+    assert times.predict_s(1, 0.0) == pytest.approx(alone_s, rel=0.2)
+    assert times.tokens_per_s(0.0) == pytest.approx(16.0)
