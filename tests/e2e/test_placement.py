@@ -40,8 +40,8 @@ def test_streams_of_a_prefill_node_are_one_servers_and_survive_its_kill(stack: S
     prefill = stack.node("prefill", *flags, name="prefill-that-decodes")
     slow = stack.node("decode", *flags, name="slow-decode", env=SLOW)
     proxy = stack.proxy([prefill], [slow], name="proxy-by-cost", env=BY_COST)
-    for number in range(1, MIN_SAMPLES + 1):
-        proxy.ask("/v1/completions", {"model": trio.model, "prompt": f"{number}" * 30 * number, "max_tokens": 2})
+    for number in range(1, 2 * MIN_SAMPLES + 1):  # odd first times are dropped
+        proxy.ask("/v1/completions", {"model": trio.model, "prompt": f"{number}" * 15 * number, "max_tokens": 2})
     teach(proxy, prefill, trio.model)
     teach(proxy, slow, trio.model)
 
