@@ -9,9 +9,8 @@ from baton.proxy.nodes.faded_rate import FadedRate
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 _LEAST_TOKENS: Final = 8  # for a sample
-_MOST_SHARE: Final = (
-    0.2  # of the node's time for prompts: with more, tokens say little of streams alone, unless nothing else is known
-)
+# Of the node's time for prompts: with more, tokens say little of streams alone, and count only while nothing else is known.
+_MOST_SHARE: Final = 0.2
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 

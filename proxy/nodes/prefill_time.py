@@ -7,9 +7,8 @@ from baton.proxy.nodes.faded_line import KEPT, MAX_AGE_S, FadedLine
 
 MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not believed
 _LEAST_S: Final = 0.001  # times are compared with no less than that
-_OUTLIER: Final = (
-    4.0  # a time that is so many times longer than expected, or shorter, counts as that: one stall says little
-)
+# A time that is so many times longer than expected, or shorter, counts as that: one stall says little.
+_OUTLIER: Final = 4.0
 
 
 class PrefillTime:

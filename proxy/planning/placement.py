@@ -71,8 +71,8 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
 
-    Likewise where the decode node would be fast enough without prompts of its own, and hardly more first tokens are late than answers would be slow on plain servers.
-    Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
+    Likewise where the decode node without prompts of its own would be fast enough for all streams, and hardly more first tokens
+    are late than answers would be slow on plain servers. Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
     compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
     and there are no more here.
@@ -169,7 +169,8 @@ def _do_pairs_miss_less(
 ) -> bool:
     """Whether at most half of the first tokens are late if all prompts go to prefill nodes, and at most a quarter more than answers are slow if all nodes are plain servers.
 
-    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more. Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
+    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more.
+    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
     prefill, now_s = chosen_prefill.node, decode.clock()
     shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
@@ -182,9 +183,8 @@ def _do_pairs_miss_less(
         return False
     if not (tokens_per_s and token_s):
         return seen_share < _SEEN and (expected is None or expected <= _MOST_LATE)
-    prompt_s = (
-        bytes_per_s / prompts_per_s * prefill.prefill_time.per_byte_s
-    )  # without what prompts of one step have in common
+    # Without what prompts of one step have in common.
+    prompt_s = bytes_per_s / prompts_per_s * prefill.prefill_time.per_byte_s
     if not prompt_s:
         return False
     plain_share = prompt_s * prompts_per_s / seen_share
