@@ -53,7 +53,7 @@ class PrefillTime:
         if self._count:
             line_s, is_known = self._fixed_s + prompt_bytes * self.per_byte_s, self._line.is_known(now_s)
             expected_s = max(_LEAST_S, line_s)
-            if not is_known and time_s < line_s / _OUTLIER:  # the first ones were odd: it was compiling
+            if self._count <= 1.0 and time_s < line_s / _OUTLIER:  # the first one was odd: it was compiling
                 self._begin()
             else:
                 time_s = min(max(time_s, expected_s / _OUTLIER), expected_s * _OUTLIER)

@@ -56,18 +56,18 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
     """Once it is known how long they take; what was predicted and seen of them is a metric."""
     async with cluster(decode=2, placement="by_cost") as running:
         maker = running.prefill[0]
-        for number in range(1, 2 * MIN_SAMPLES + 1):  # odd first times are dropped
+        for number in range(1, MIN_SAMPLES + 2):
             maker.may_answer.clear()
             is_long = number % 2
             asked = asyncio.create_task(running.complete(prompt=str(number) * (10_000 if is_long else 1000)))
             await until_true(partial(has_seen, maker, number))
-            await asyncio.sleep(0.3 * is_long)
+            await asyncio.sleep(0.3 if is_long else 0.05)  # so that neither is an odd time beside the other
             maker.may_answer.set()
             await asked
             await until_true(lambda: maker.seen[-1].finished)
         maker.may_answer.clear()
-        waiting = asyncio.create_task(running.complete(prompt="y" * 50_000))
-        await until_true(partial(has_seen, maker, 2 * MIN_SAMPLES + 1))
+        waiting = asyncio.create_task(running.complete(prompt="y" * 500_000))
+        await until_true(partial(has_seen, maker, MIN_SAMPLES + 2))
         got = await running.complete(prompt="z" * 100)
         maker.may_answer.set()
         waited = await waiting
