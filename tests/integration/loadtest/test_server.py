@@ -18,10 +18,10 @@ from tests.support.fake_openai import FakeOpenAI, serving
 
 
 async def asked(
-    question: Callable[[Address, dict[str, str], float], Awaitable[str]], answer: bytes, *, stays: bool = False
+    question: Callable[[Address, dict[str, str], float], Awaitable[str]], answer: bytes, timeout_s: float = 30
 ) -> str:
-    async with saying(answer, stays=stays) as url:
-        return await question(parse_address(url), {}, 0.5)
+    async with saying(answer, stays=timeout_s < 1) as url:
+        return await question(parse_address(url), {}, timeout_s)
 
 
 def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -59,7 +59,7 @@ async def test_what_is_no_openai_server_is_named(answer: bytes, words: str) -> N
 
 async def test_a_silent_server_is_not_waited_for() -> None:
     with pytest.raises(RunError, match=r"no answer from .* in 0\.5 s"):
-        await asked(first_model, b"", stays=True)
+        await asked(first_model, b"", timeout_s=0.5)
 
 
 async def test_a_provisional_answer_is_none() -> None:
