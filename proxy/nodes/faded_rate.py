@@ -34,9 +34,10 @@ class FadedRate:
 class PromptRate:
     """The prompts that a node was given to compute, and of their bytes those that were new to it."""
 
-    __slots__ = ("_began_s", "_bytes", "_last_s", "_prompts")
+    __slots__ = ("_asked_s", "_began_s", "_bytes", "_last_s", "_prompts", "_was_computing")
 
     def __init__(self) -> None:
+        self._asked_s, self._was_computing = -inf, False
         self._prompts, self._bytes = FadedRate(), FadedRate()
         self._began_s, self._last_s = 0.0, -inf  # monotonic
 
@@ -46,6 +47,12 @@ class PromptRate:
         self._last_s = now_s
         self._prompts.add(1.0, now_s)
         self._bytes.add(new_bytes, now_s)
+
+    def was_computing(self, now_s: float, *, is_computing: bool) -> bool:
+        """Return whether the node had a prompt to compute since this was last asked, given whether it has one now."""
+        had_one = self._was_computing or is_computing or self._last_s >= self._asked_s
+        self._asked_s, self._was_computing = now_s, is_computing
+        return had_one
 
     def prompts_per_s(self, now_s: float) -> float:
         return self._prompts.at(now_s)

@@ -4,52 +4,62 @@ from typing import Final
 
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.faded_line import FadedLine
-from baton.proxy.nodes.faded_rate import FadedRate
+from baton.proxy.nodes.faded_rate import WINDOW_S, FadedRate
 
 MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not believed
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
+MAX_TOKENS_PER_S: Final = 1e6  # likewise: nor makes it more
 _LEAST_TOKENS: Final = 8  # for a sample
-# Of the node's time for prompts: with more, tokens say little of streams alone, and count only while nothing else is known.
-_MOST_SHARE: Final = 0.2
+# A mean that is so many times longer than expected counts as that: what disturbs a node only adds to it, and one sample at a new number of streams makes the slope.
+_OUTLIER: Final = 1.5
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
 
 class InterTokenTime:
     """A straight line through the mean times of each report, over the sequences that ran then."""
 
-    __slots__ = ("_count", "_line", "_rate", "_sum_s")
+    __slots__ = ("_at_s", "_count", "_line", "_rate", "_share", "_sum_s")
 
     def __init__(self) -> None:
         self._line = FadedLine()
         self._rate = FadedRate()  # tokens per second
         self._count: int | None = None
-        self._sum_s = 0.0
+        self._sum_s = self._at_s = 0.0  # of the last sample, and when it came
+        self._share: float | None = None  # the greatest share of prompts since the last sample, if there were any
 
-    def learn(self, load: NodeLoad | None, prompt_share: float, now_s: float) -> float | None:
+    def learn(self, load: NodeLoad | None, prompt_share: float | None, now_s: float) -> float | None:
         """Take what a node reports.
 
         Args:
             load: the report; its counters began with the node's process.
-            prompt_share: of the node's time that prompts took. Tokens wait for prompts; what is fitted is without them.
+            prompt_share: of the node's time that prompts took; None if it computed none since the report before. Tokens that wait for prompts say little of streams
+                alone: while nothing else is known they count less that share, later only where they show that streams wait less than was thought.
             now_s: monotonic.
 
         Returns:
             The mean time since the last sample; None if there were too few tokens.
         """
+        if prompt_share is not None:
+            self._share = max(self._share or 0.0, prompt_share)
         if load is None or load.inter_token_count is None or load.inter_token_sum_s is None or load.running is None:
             return None
         before, before_s = self._count, self._sum_s
         if before is not None and before <= load.inter_token_count < before + _LEAST_TOKENS:
             return None  # the next report has more
+        share, self._share = self._share, None
+        at_s, self._at_s = self._at_s, now_s
         self._count, self._sum_s = load.inter_token_count, load.inter_token_sum_s
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None
-        self._rate.add(load.inter_token_count - before, now_s)
-        mean_s = (load.inter_token_sum_s - before_s) / (load.inter_token_count - before)
-        if mean_s > MAX_S or load.running > MAX_RUNNING:
+        made, took_s = load.inter_token_count - before, now_s - at_s
+        mean_s = (load.inter_token_sum_s - before_s) / made
+        if mean_s > MAX_S or load.running > MAX_RUNNING or made > MAX_TOKENS_PER_S * (took_s + 1):
             return None
-        if prompt_share <= _MOST_SHARE or not self._line.is_known(now_s):
-            self._line.add(max(1, load.running), mean_s * (1 - prompt_share), now_s)
+        self._rate.add(made * WINDOW_S / max(WINDOW_S, took_s), now_s)
+        expected_s = self.predict_s(load.running, now_s)
+        if share is None or expected_s is None or mean_s < expected_s:
+            seen_s = mean_s * (1 - (share or 0.0)) if expected_s is None else min(mean_s, _OUTLIER * expected_s)
+            self._line.add(max(1, load.running), seen_s, now_s)
         return mean_s
 
     def begin_again(self) -> None:

@@ -275,12 +275,13 @@ class Node:
         self.probed, self.probed_reason = state, reason
 
     def _learn_inter_token(self, load: NodeLoad | None) -> None:
-        now_s = self.clock()
-        share = min(0.9, self.prompt_share.at(now_s))
+        now_s, waits = self.clock(), bool(self.load if self.role == "prefill" else self.own_prompt_bytes)
+        has_prompts = self.prompt_rate.was_computing(now_s, is_computing=waits)
+        share = min(0.9, self.prompt_share.at(now_s)) if has_prompts else None
         predicted_s = self.inter_token.predict_s(load.running or 1, now_s) if load else None
         seen_s = self.inter_token.learn(load, share, now_s)
         if seen_s and predicted_s:
-            self.times.inter_token_prediction.observe(seen_s * (1 - share) / predicted_s)
+            self.times.inter_token_prediction.observe(seen_s * (1 - (share or 0.0)) / predicted_s)
 
     def _weigh(self) -> None:
         """A decode node works for every sequence as well."""

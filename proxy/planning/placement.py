@@ -14,17 +14,23 @@ from typing import Final, NamedTuple
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
-from baton.proxy.planning.misses import late_first_tokens, slow_answers
+from baton.proxy.planning.misses import late_first_tokens, slow_answers, slow_beside_streams
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
-_MOST_LATE: Final = 0.5  # of pairs' first tokens: from there on the answers of plain servers are not slow for more
-_CHANGE: Final = 1.25  # so many times more must be late than slow, since for a while both nodes do some of both
+_MOST_LATE: Final = 0.5  # of pairs, while nothing is known of tokens
+_MOST_MISSED: Final = 0.95  # of pairs: where nearly all miss either way, two nodes compute more prompts than one
+# For a while after a change both nodes do some of both: pairs end where so many times more miss than on plain servers, and this
+# share of all; they begin again where as much fewer miss.
+_CHANGE: Final = 1.5
+_CHANGE_SHARE: Final = 0.02
+_STREAMS_SHARE: Final = 0.8  # of the target of the time between tokens, that streams alone may take in that comparison
+_MISSED: Final = 1.25  # times the target of first tokens, that is missed: predictions may be wrong by as much
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
-_SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: streams stay for long, and more come
+_SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: with more, pairs and plain servers are compared
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
@@ -69,10 +75,9 @@ def choose_placement(
     decode_may_compute: bool,
     prefill_may_decode: bool,
 ) -> Placement:
-    """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known.
+    """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known, or about as few requests miss them as on plain servers.
 
-    Likewise where the decode node without prompts of its own would be fast enough for all streams, and hardly more first tokens
-    are late than answers would be slow on plain servers. Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
+    Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
     prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
     compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
     and there are no more here.
@@ -91,15 +96,16 @@ def choose_placement(
         return Placement.PAIR
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
     placement = Placement.PAIR
-    if not _keeps_targets(predicted, chosen_prefill, decode, targets, prefill_nodes_share):
+    keeps_targets = _keep_targets(predicted, chosen_prefill, decode, targets, prefill_nodes_share)
+    if not keeps_targets or predicted.there_s > _HOPELESS * predicted.target_s:
         may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
         may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, predicted.decode_times)
         placement = _choose_less_work(
             predicted, chosen_prefill, chosen_decode, may_decode=may_decode, may_compute=may_compute
         )
     if placement is Placement.PAIR:
-        prefill.late_pairs.add(now_s, counts=predicted.there_s > predicted.target_s)
-    elif predicted.is_late or predicted.is_slow:
+        prefill.late_pairs.add(now_s, counts=predicted.there_s > _MISSED * predicted.target_s)
+    elif not keeps_targets and (predicted.is_late or predicted.is_slow):
         decode.crowded_until_s = now_s + _CROWDED_S
         if predicted.is_late:
             prefill.crowded_until_s = decode.crowded_until_s
@@ -134,18 +140,20 @@ def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, pr
     return _Prediction(there_s, here_s, target_s, times, there_s * wrong_by > target_s, _is_slow(decode, targets))
 
 
-def _keeps_targets(
+def _keep_targets(
     predicted: _Prediction, chosen_prefill: Choice, decode: Node, targets: Targets, prefill_nodes_share: float
 ) -> bool:
-    """Whether a pair keeps the targets and neither node is crowded, or pairs keep them for more requests than plain servers."""
-    prefill = chosen_prefill.node
-    streams = decode.streams + prefill.streams * prefill_nodes_share / (1 - prefill_nodes_share)
-    if predicted.there_s > _HOPELESS * predicted.target_s or _is_slow(decode, targets, streams=streams):
+    """Whether pairs keep the targets and neither node is crowded, or keep them for about as many requests as plain servers."""
+    if (decode.kv_usage or 0.0) >= _FULL:
         return False
-    is_crowded = prefill.clock() < max(prefill.crowded_until_s, decode.crowded_until_s)
-    if not (predicted.is_late or predicted.is_slow or is_crowded):
+    if not (predicted.is_late or predicted.is_slow or _are_crowded(chosen_prefill.node, decode)):
         return True
     return _do_pairs_miss_less(chosen_prefill, decode, targets, predicted.target_s, prefill_nodes_share)
+
+
+def _are_crowded(prefill: Node, decode: Node) -> bool:
+    """Whether the two are used as plain servers."""
+    return prefill.clock() < max(prefill.crowded_until_s, decode.crowded_until_s)
 
 
 def _choose_less_work(
@@ -167,46 +175,78 @@ def _choose_less_work(
 def _do_pairs_miss_less(
     chosen_prefill: Choice, decode: Node, targets: Targets, first_token_s: float, prefill_nodes_share: float
 ) -> bool:
-    """Whether at most half of the first tokens are late if all prompts go to prefill nodes, and at most a quarter more than answers are slow if all nodes are plain servers.
+    """Whether about as many requests miss a target if pairs serve all as if all nodes are plain servers; fewer where they are that already.
 
+    On plain servers answers are slow for prompts; with pairs first tokens are late, and answers slow for other streams.
     In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more.
-    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
-    prefill, now_s = chosen_prefill.node, decode.clock()
-    shares = ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
-    bytes_per_s = sum(share * node.others.factor * node.prompt_rate.bytes_per_s(now_s) for node, share in shares)
-    prompts_per_s = sum(share * node.others.factor * node.prompt_rate.prompts_per_s(now_s) for node, share in shares)
-    tokens_per_s = sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares)
-    token_s = decode.inter_token.predict_s(sum(share * node.streams for node, share in shares) + 1, now_s)
-    expected, seen_share = prefill.late_pairs.at(now_s), max(node.prompt_rate.seen_share(now_s) for node, _ in shares)
-    if not prompts_per_s:
+    prefill, now_s, times = chosen_prefill.node, decode.clock(), decode.inter_token
+    traffic = _sum_traffic(prefill, decode, prefill_nodes_share)
+    if not traffic.prompts_per_s:
         return False
-    if not (tokens_per_s and token_s):
-        return seen_share < _SEEN and (expected is None or expected <= _MOST_LATE)
-    # Without what prompts of one step have in common.
-    prompt_s = bytes_per_s / prompts_per_s * prefill.prefill_time.per_byte_s
+    alone_s, two_s, beside_s = (times.predict_s(streams, now_s) for streams in (1, 2, traffic.streams + 1))
+    if not (traffic.seen_tokens_per_s and alone_s and two_s and beside_s):
+        late = prefill.late_pairs.at(now_s)
+        return traffic.seen_share < _SEEN and (late is None or late <= _MOST_LATE)
+    # Of a stream's time: what all prompts of one step have in common it waits for anyway.
+    prompt_s = traffic.bytes_per_s / traffic.prompts_per_s * prefill.prefill_time.per_byte_s
     if not prompt_s:
         return False
-    plain_share = prompt_s * prompts_per_s / seen_share
-    slack_s = first_token_s - (prefill.prefill_time.predict_s(chosen_prefill.new_bytes, now_s) or 0.0)
-    late = late_first_tokens(plain_share / prefill_nodes_share, prompt_s, slack_s)
-    if expected is not None:
-        late = min(late, expected)
-    target_s = decode.inter_token.target_s(targets.inter_token_s, now_s)
-    slow = slow_answers(plain_share, prompt_s, tokens_per_s / prompts_per_s, token_s, target_s)
-    return late <= min(_MOST_LATE, _CHANGE * slow)
+    target_s = times.target_s(targets.inter_token_s, now_s)
+    tokens = traffic.seen_tokens_per_s / traffic.seen_share / traffic.prompts_per_s
+    plain_miss = slow_answers(prompt_s * traffic.prompts_per_s, prompt_s, tokens, beside_s, target_s)
+    late = _late_pairs(chosen_prefill, traffic, first_token_s, prefill_nodes_share)
+    each_s = traffic.seen_tokens_per_s / (1 - prefill_nodes_share)
+    slow = slow_beside_streams(decode.streams, each_s, alone_s, two_s - alone_s, _STREAMS_SHARE * target_s)
+    pairs_miss = late + slow - late * slow
+    if _are_crowded(prefill, decode):
+        return pairs_miss <= min(_MOST_MISSED, plain_miss - _CHANGE_SHARE)
+    return pairs_miss <= min(_MOST_MISSED, _CHANGE * plain_miss + _CHANGE_SHARE)
 
 
-def _is_slow(decode: Node, targets: Targets, *, streams: float | None = None) -> bool:
-    """Whether streams on a decode node that gets one more may wait too long for a token; False while too little is known.
+class _Traffic(NamedTuple):
+    """What comes for each node, of both roles; prompts as many as they would be if they went on as they began."""
 
-    `streams`: if it had so many, and computed no prompts.
+    prompts_per_s: float
+    bytes_per_s: float
+    seen_tokens_per_s: float
+    streams: float
+    seen_share: float  # of a steady rate of prompts, and of their tokens
+
+
+def _sum_traffic(prefill: Node, decode: Node, prefill_nodes_share: float) -> _Traffic:
+    now_s, shares = decode.clock(), ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
+    seen_share = max(node.prompt_rate.seen_share(now_s) for node, _ in shares)
+    prompts = [(share * node.others.factor / seen_share, node.prompt_rate) for node, share in shares]
+    return _Traffic(
+        sum(share * rate.prompts_per_s(now_s) for share, rate in prompts),
+        sum(share * rate.bytes_per_s(now_s) for share, rate in prompts),
+        sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares),
+        sum(share * node.streams for node, share in shares),
+        seen_share,
+    )
+
+
+def _late_pairs(chosen_prefill: Choice, traffic: _Traffic, first_token_s: float, prefill_nodes_share: float) -> float:
+    """Return the share of first tokens that come too late if prefill nodes compute all prompts.
+
+    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
+    prefill, new_bytes = chosen_prefill
+    times, now_s = prefill.prefill_time, prefill.clock()
+    prompt_s = times.predict_s(traffic.bytes_per_s / traffic.prompts_per_s, now_s) or 0.0
+    slack_s = _MISSED * first_token_s - (times.predict_s(new_bytes, now_s) or 0.0)
+    late = late_first_tokens(prompt_s * traffic.prompts_per_s / prefill_nodes_share, prompt_s, slack_s)
+    expected = prefill.late_pairs.at(now_s)
+    return late if expected is None else min(late, expected)
+
+
+def _is_slow(decode: Node, targets: Targets) -> bool:
+    """Whether streams on a decode node that gets one more may wait too long for a token; False while too little is known."""
     if (decode.kv_usage or 0.0) >= _FULL:
         return True
     now_s, times = decode.clock(), decode.inter_token
-    token_s = _token_s(decode, times, now_s) if streams is None else times.predict_s(streams + 1, now_s) or 0.0
-    return token_s > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
+    return _token_s(decode, times, now_s) > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
 
 
 def _may_add_stream(prefill: Node, decode: Node) -> bool:

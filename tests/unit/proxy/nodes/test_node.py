@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings
+from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, SEQUENCE_BYTES, Node, State, unpairable_because
 from baton.proxy.nodes.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
@@ -82,6 +84,33 @@ def test_what_a_prefill_node_has_of_a_prompt_is_not_work(new_bytes: int, load: f
     for end in ends:
         end()
     assert (prefill.load, decode.load, prefill.computed_prompt_bytes) == (0.0, 0.0, 0)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_tokens_that_wait_for_prompts_teach_nothing_of_streams(role: Literal["prefill", "decode"]) -> None:
+    """For one that is there at a report, that was there at the report before, or that came in between; of a node whose time for prompts is not known."""
+    made, now_s, sum_s = node(role), [0.0], [0.0]
+    made.clock = lambda: now_s[0]
+
+    def alone_s_after(mean_s: float) -> float | None:
+        """Have it report ten tokens more."""
+        now_s[0] += 1
+        sum_s[0] += 10 * mean_s
+        count = round(10 * now_s[0])
+        load = NodeLoad(requests=0, prompt_bytes=0, running=1, inter_token_count=count, inter_token_sum_s=sum_s[0])
+        made.describe(info(role, load=load))
+        return made.inter_token.predict_s(1, now_s[0])
+
+    for _ in range(2 * MIN_SAMPLES):
+        alone_s_after(0.02)
+    end = made.begin_computing(100) if role == "decode" else made.begin(100)
+    assert alone_s_after(0.2) == pytest.approx(0.02)
+    end()
+    assert alone_s_after(0.2) == pytest.approx(0.02)
+    made.prompt_rate.add(100, now_s[0])
+    assert alone_s_after(0.2) == pytest.approx(0.02)
+
+    assert alone_s_after(0.2) == pytest.approx(0.0207, abs=0.0001)
 
 
 def test_nodes_that_differ_are_not_paired() -> None:

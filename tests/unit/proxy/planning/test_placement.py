@@ -153,16 +153,19 @@ def test_streams_that_are_slow_for_the_prompts_of_their_node_alone_do_not_keep_i
 
 
 def test_streams_that_one_decode_node_cannot_have_alone_keep_both_plain_servers() -> None:
-    """Some of them are on the prefill node."""
-    one, many, target = measured("prefill"), measured("prefill"), Targets(inter_token_s=0.088)
-    one.begin_stream(0)
+    """Those that it has, or as many as make the tokens of both: streams that wait for prompts are more."""
+    many = measured("prefill")
     for _ in range(8):
         many.begin_stream(0)
+    assert place(many, slowed()) is PAIR
+    assert place(measured("prefill"), slowed(running=1)) is PAIR
+    assert place(measured("prefill"), slowed(running=3)) is ON_PREFILL
 
-    assert place(measured("prefill"), slowed(running=7)) is ON_PREFILL
-    assert place(one, slowed(tokens=20), targets=target) is PAIR
-    assert place(many, slowed(tokens=20), targets=target) is ON_DECODE
-    assert place(one, slowed(tokens=20), targets=target, prefill_nodes_share=0.8) is ON_DECODE  # four of them
+    # Of each of four prefill nodes; one decode node would make all.
+    for tokens, placement in ((10, PAIR), (100, ON_PREFILL)):
+        prefill = measured("prefill")
+        report(prefill, running=1, tokens=tokens)
+        assert place(prefill, slowed(), prefill_nodes_share=0.8) is placement
 
 
 @pytest.mark.parametrize(
@@ -225,11 +228,13 @@ def given_prompts(
     late_pairs: int = 0,
     pairs: int = 0,
     running: int = 0,
+    crowded: bool = False,
     queue_bytes: int = LATE_BYTES,
 ) -> Placement:
     """Place one prompt more on a late prefill node that was given prompts of 0.1 s; `others`: what other proxies have there, for one request of ours."""
     late, decode = measured("prefill", queue_bytes=queue_bytes), measured("decode", running=running, tokens=tokens)
     give_prompts(late, share, seconds)
+    late.crowded_until_s = float(crowded)
     for number in range(pairs):
         late.late_pairs.add(0.0, counts=number < late_pairs)
     for made in (late, decode):
@@ -238,20 +243,43 @@ def given_prompts(
 
 
 def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> None:
-    """One that meets a second prompt is, of four tokens; not of forty. 0.10 are late, beside 0.14, where prompts take 0.4 of the prefill node; 0.71 beside 0.59 at 0.9."""
+    """One that meets a second prompt is, of four tokens; not of forty. 0.06 are late, beside 0.08, where prompts take 0.4 of the prefill node; 0.80 beside 0.37 at 0.95."""
     assert given_prompts(share=0.4) is PAIR
     assert given_prompts(share=0.4, tokens=100) is ON_DECODE
-    assert given_prompts(share=0.55) is PAIR  # a quarter more may be late than would be slow
-    assert given_prompts(share=0.6) is ON_DECODE
-    assert given_prompts(share=0.9) is ON_DECODE
+    assert given_prompts(share=0.55) is PAIR  # half as many again may be late as would be slow
+    assert given_prompts(share=0.6, tokens=20) is ON_DECODE
+    assert given_prompts(share=0.95) is ON_DECODE
     assert given_prompts(share=0.4, running=7) is ON_PREFILL
     assert given_prompts(share=0.0) is ON_DECODE
 
 
+def test_what_every_prompt_takes_fills_the_prefill_node() -> None:
+    """0.1 s of each, and as much by its length: all of its time, for half as many prompts."""
+    late, decode = measured("prefill"), measured("decode", tokens=10)
+    for prompt_bytes in (1000, 19_000) * 30 * MIN_SAMPLES:
+        late.prefill_time.learn(prompt_bytes, 0.1 + prompt_bytes * PER_BYTE_S, 0.0)
+    give_prompts(late, 0.5)
+    late.begin(9 * NEW_BYTES)
+
+    assert place(late, decode) is ON_DECODE
+
+
+def test_nodes_change_over_where_that_is_worth_it() -> None:
+    """Not for two more of a hundred that miss; back to pairs, not for as many that miss less."""
+    for share, tokens, as_pair, as_plain_servers in (
+        (0.05, 10, PAIR, ON_DECODE),  # hardly one misses either way
+        (0.05, 20, ON_DECODE, ON_DECODE),  # 0.04 beside 0
+        (0.45, 10, PAIR, PAIR),  # 0.085 beside 0.106
+        (0.6, 10, PAIR, ON_DECODE),  # 0.174 beside 0.171
+    ):
+        assert given_prompts(share=share, tokens=tokens) is as_pair
+        assert given_prompts(share=share, tokens=tokens, crowded=True) is as_plain_servers
+
+
 def test_prompts_that_began_to_come_a_moment_ago_count_as_if_they_had_come_for_long() -> None:
-    """Of their tokens too little has been seen as well: 8 of 20 after 5 s."""
-    for seconds, tokens in ((5.0, 8), (60.0, 20)):
-        assert given_prompts(share=0.4, seconds=seconds, tokens=tokens) is ON_DECODE
+    """Of their tokens too little has been seen as well: 8 of 13 after 10 s."""
+    for seconds, tokens in ((10.0, 8), (60.0, 13)):
+        assert given_prompts(share=0.3, seconds=seconds, tokens=tokens + 5) is ON_DECODE
         assert given_prompts(share=0.65, seconds=seconds, tokens=tokens) is PAIR
         assert given_prompts(share=0.9, seconds=seconds, tokens=tokens) is ON_DECODE
 
@@ -288,40 +316,43 @@ def test_a_late_first_token_stays_a_pairs_while_nothing_is_known_of_tokens() -> 
 
 def test_pairs_that_were_late_less_often_than_a_queue_would_be_count_as_they_were() -> None:
     """In a conversation a prompt waits for the answer before it. Two of them say nothing."""
-    assert given_prompts(share=0.9, pairs=4, late_pairs=2) is PAIR
-    assert given_prompts(share=0.9, pairs=4, late_pairs=3) is ON_DECODE
-    assert given_prompts(share=0.9, pairs=2) is ON_DECODE
+    assert given_prompts(share=0.95, pairs=4, late_pairs=1) is PAIR
+    assert given_prompts(share=0.95, pairs=4, late_pairs=3) is ON_DECODE
+    assert given_prompts(share=0.95, pairs=2) is ON_DECODE
     assert given_prompts(share=0.4, pairs=4, late_pairs=4) is PAIR
 
 
-def test_pairs_that_are_late_more_often_than_not_end_whatever_plain_servers_would_miss() -> None:
-    """Where prompts are more than the prefill node can compute both shares are 1."""
-    assert given_prompts(share=1.6, pairs=10, late_pairs=5) is PAIR
-    assert given_prompts(share=1.6, pairs=10, late_pairs=6) is ON_DECODE
+def test_pairs_that_are_nearly_all_late_end_whatever_plain_servers_would_miss() -> None:
+    """Where prompts are more than both nodes can compute both shares are 1."""
+    assert given_prompts(share=6.0, pairs=10, late_pairs=9) is PAIR
+    assert given_prompts(share=6.0, pairs=10, late_pairs=10) is ON_DECODE
 
 
 def test_a_first_token_that_would_come_far_too_late_is_no_pairs() -> None:
     """0.65 s, where 0.2 are aimed at; 0.55 are a pair's."""
     assert given_prompts(share=0.4, queue_bytes=50_000) is PAIR
-    assert given_prompts(share=0.4, queue_bytes=60_000) is ON_DECODE
+    late, decode = measured("prefill", queue_bytes=60_000), measured("decode", tokens=10)
+    give_prompts(late, 0.4)
+    assert place(late, decode) is ON_DECODE
+    assert (late.crowded_until_s, decode.crowded_until_s) == (0.0, 0.0)  # others are pairs, as few of them are late
 
 
 def test_every_pair_is_counted_that_would_be_late() -> None:
-    """Also one that no other node may serve."""
-    late, decode = measured("prefill", queue_bytes=LATE_BYTES), measured("decode")
+    """By more than a quarter; also one that no other node may serve."""
+    late, decode = measured("prefill", queue_bytes=LATE_BYTES + 10), measured("decode")
     for _ in range(3):
         assert place(late, decode, decode_may_compute=False, prefill_may_decode=False) is PAIR
     assert late.late_pairs.at(0.0) == 1.0
 
-    prompt = measured("prefill")
+    prompt = measured("prefill", queue_bytes=LATE_BYTES - 10)
     for _ in range(3):
-        assert place(prompt, measured("decode")) is PAIR
+        assert place(prompt, measured("decode"), decode_may_compute=False) is PAIR
     assert prompt.late_pairs.at(0.0) == 0.0
 
 
 def test_prompts_of_other_proxies_count_by_their_requests() -> None:
     """As many again; what they have at the moment says how many."""
-    assert given_prompts(share=0.45, others=1) is ON_DECODE
+    assert given_prompts(share=0.48, others=1) is ON_DECODE
     assert given_prompts(share=0.2, others=1) is PAIR
 
 
