@@ -254,14 +254,17 @@ def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> 
 
 
 def test_what_every_prompt_takes_fills_the_prefill_node() -> None:
-    """0.1 s of each, and as much by its length: all of its time, for half as many prompts."""
+    """0.1 s of each, and as much by its length: nine tenths of its time."""
     late, decode = measured("prefill"), measured("decode", tokens=10)
     for prompt_bytes in (1000, 19_000) * 30 * MIN_SAMPLES:
         late.prefill_time.learn(prompt_bytes, 0.1 + prompt_bytes * PER_BYTE_S, 0.0)
-    give_prompts(late, 0.5)
-    late.begin(9 * NEW_BYTES)
+    give_prompts(late, 0.45)
+    late.begin(18 * NEW_BYTES)
+    as_late = measured("prefill", queue_bytes=20 * NEW_BYTES)  # of which each takes half as long
+    give_prompts(as_late, 0.45)
 
-    assert place(late, decode) is ON_DECODE
+    assert place(late, decode, targets=Targets(first_token_s=1.0)) is ON_DECODE
+    assert place(as_late, measured("decode", tokens=10), targets=Targets(first_token_s=1.0)) is PAIR
 
 
 def test_nodes_change_over_where_that_is_worth_it() -> None:
@@ -539,3 +542,7 @@ def test_a_full_cache_counts_as_slow_and_a_half_full_one_takes_no_streams() -> N
     assert place(measured("prefill"), full) is ON_PREFILL
     assert place(measured("prefill", kv_usage=0.6), full) is PAIR
     assert place(measured("prefill", queue_bytes=90_000), full) is PAIR
+
+    full_beside_prompts = measured("decode", tokens=10, kv_usage=0.95)
+    give_prompts(full_beside_prompts, 0.5)
+    assert place(measured("prefill"), full_beside_prompts) is ON_PREFILL  # whatever would be slow there
