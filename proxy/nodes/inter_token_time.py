@@ -18,10 +18,11 @@ _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a strea
 class InterTokenTime:
     """A straight line through the mean times of each report, over the sequences that ran then."""
 
-    __slots__ = ("_at_s", "_count", "_line", "_rate", "_share", "_sum_s")
+    __slots__ = ("_at_s", "_count", "_fixed_s", "_line", "_rate", "_share", "_slope_s", "_sum_s")
 
     def __init__(self) -> None:
         self._line = FadedLine()
+        self._fixed_s = self._slope_s = 0.0  # of that line
         self._rate = FadedRate()  # tokens per second
         self._count: int | None = None
         self._sum_s = self._at_s = 0.0  # of the last sample, and when it came
@@ -60,6 +61,8 @@ class InterTokenTime:
         if share is None or expected_s is None or mean_s < expected_s:
             seen_s = mean_s * (1 - (share or 0.0)) if expected_s is None else min(mean_s, _OUTLIER * expected_s)
             self._line.add(max(1, load.running), seen_s, now_s)
+            self._slope_s = self._line.slope_s() or 0.0
+            self._fixed_s = self._line.fixed_s(self._slope_s)
         return mean_s
 
     def begin_again(self) -> None:
@@ -68,11 +71,7 @@ class InterTokenTime:
 
     def predict_s(self, streams: float, now_s: float) -> float | None:
         """Return the time between two tokens of one of so many streams, without prompts in between; None while too little was seen."""
-        line = self._line
-        if not line.is_known(now_s):
-            return None
-        slope_s = line.slope_s() or 0.0
-        return line.fixed_s(slope_s) + max(1.0, streams) * slope_s
+        return self._fixed_s + max(1.0, streams) * self._slope_s if self._line.is_known(now_s) else None
 
     def target_s(self, given_s: float, now_s: float) -> float:
         """Return the time between two tokens that is aimed at; 0 while nothing is known."""
