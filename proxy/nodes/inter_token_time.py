@@ -25,7 +25,8 @@ class InterTokenTime:
         self._fixed_s = self._slope_s = 0.0  # of that line
         self._rate = FadedRate()  # tokens per second
         self._count: int | None = None
-        self._sum_s = self._at_s = 0.0  # of the last sample, and when it came
+        self._sum_s = 0.0
+        self._at_s = 0.0  # of the last report, monotonic
         self._share: float | None = None  # the greatest share of prompts since the last sample, if there were any
 
     def learn(self, load: NodeLoad | None, prompt_share: float | None, now_s: float) -> float | None:
@@ -44,11 +45,10 @@ class InterTokenTime:
             self._share = max(self._share or 0.0, prompt_share)
         if load is None or load.inter_token_count is None or load.inter_token_sum_s is None or load.running is None:
             return None
-        before, before_s = self._count, self._sum_s
+        before, before_s, at_s, self._at_s = self._count, self._sum_s, self._at_s, now_s
         if before is not None and before <= load.inter_token_count < before + _LEAST_TOKENS:
             return None  # the next report has more
         share, self._share = self._share, None
-        at_s, self._at_s = self._at_s, now_s
         self._count, self._sum_s = load.inter_token_count, load.inter_token_sum_s
         if before is None or before > load.inter_token_count or load.inter_token_sum_s <= before_s:
             return None

@@ -369,6 +369,10 @@ MUTATIONS: Final = [
         ("min(mean_s, _OUTLIER * expected_s)", "min(mean_s * (1 - (share or 0.0)), _OUTLIER * expected_s)"),
         (" or made > MAX_TOKENS_PER_S * (took_s + 1)", ""),
         ("max(WINDOW_S, took_s)", "WINDOW_S"),
+        (
+            "at_s, self._at_s = self._count, self._sum_s, self._at_s, now_s",
+            "at_s = self._count, self._sum_s, self._at_s",
+        ),
         ("share, self._share = self._share, None", "share = self._share"),
         ("max(self._share or 0.0, prompt_share)", "None"),
     ),

@@ -119,6 +119,11 @@ def test_more_tokens_than_a_node_can_make_are_not_counted() -> None:
     late.learn(report(80 + 4000, 80.0), None, 40.0)
     assert late.tokens_per_s(40.0) == pytest.approx(100, rel=0.02)
 
+    idle = fitted((1, 0.02))
+    idle.learn(report(80, 1.6), None, 39.0)
+    idle.learn(report(180, 3.6), None, 40.0)
+    assert idle.tokens_per_s(40.0) == pytest.approx(10, rel=0.02)
+
 
 def test_a_prompt_counts_until_the_next_sample() -> None:
     """Also where a report without one comes in between, with too few tokens for a sample."""
