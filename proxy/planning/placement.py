@@ -26,7 +26,8 @@ _MOST_MISSED: Final = 0.95  # of pairs: where nearly all miss either way, two no
 _CHANGE: Final = 1.5
 _CHANGE_SHARE: Final = 0.02
 _STREAMS_SHARE: Final = 0.8  # of the target of the time between tokens, that streams alone may take in that comparison
-_MISSED: Final = 1.25  # times the target of first tokens, that is missed: predictions may be wrong by as much
+# Times the target: later first tokens are late in that comparison, since predictions may be wrong by as much.
+_MISSED: Final = 1.25
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
@@ -144,7 +145,7 @@ def _keep_targets(
     predicted: _Prediction, chosen_prefill: Choice, decode: Node, targets: Targets, prefill_nodes_share: float
 ) -> bool:
     """Whether pairs keep the targets and neither node is crowded, or keep them for about as many requests as plain servers."""
-    if (decode.kv_usage or 0.0) >= _FULL:
+    if _is_full(decode):
         return False
     if not (predicted.is_late or predicted.is_slow or _are_crowded(chosen_prefill.node, decode)):
         return True
@@ -243,15 +244,19 @@ def _late_pairs(chosen_prefill: Choice, traffic: _Traffic, first_token_s: float,
 
 def _is_slow(decode: Node, targets: Targets) -> bool:
     """Whether streams on a decode node that gets one more may wait too long for a token; False while too little is known."""
-    if (decode.kv_usage or 0.0) >= _FULL:
+    if _is_full(decode):
         return True
     now_s, times = decode.clock(), decode.inter_token
     return _token_s(decode, times, now_s) > _SAFE_SHARE * times.target_s(targets.inter_token_s, now_s)
 
 
+def _is_full(decode: Node) -> bool:
+    return (decode.kv_usage or 0.0) >= _FULL
+
+
 def _may_add_stream(prefill: Node, decode: Node) -> bool:
     """Whether the prefill node may decode in a slow node's place: its tokens come no later, beside all prompts; or the decode node is full and has as many streams."""
-    if (decode.kv_usage or 0.0) >= _FULL:
+    if _is_full(decode):
         return prefill.streams <= decode.streams
     now_s, times = decode.clock(), decode.inter_token
     return _token_s(prefill, times, now_s) <= _token_s(decode, times, now_s)

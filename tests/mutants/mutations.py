@@ -227,7 +227,7 @@ MUTATIONS: Final = [
             "elif predicted.is_late or predicted.is_slow:",
         ),
         ("elif not keeps_targets and (predicted.is_late or predicted.is_slow):", "elif not keeps_targets:"),
-        ("    if (decode.kv_usage or 0.0) >= _FULL:\n        return False\n", ""),
+        ("    if _is_full(decode):\n        return False\n", ""),
         ("share * node.others.factor / seen_share", "share * node.others.factor"),
         ("share * node.others.factor / seen_share", "share / seen_share"),
         ("traffic.seen_tokens_per_s / traffic.seen_share / ", "traffic.seen_tokens_per_s / "),
