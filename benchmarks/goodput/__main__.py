@@ -33,7 +33,7 @@ from baton.loadtest.traffic.script import Form
 from benchmarks import harness
 from benchmarks.goodput.idle import Idle, ask_prompts, measure_idle, meets_slos
 from benchmarks.goodput.mixes import Kind, Traffic, mixes, plan_traffic
-from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_of_buckets
+from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error
 from benchmarks.goodput.rig import PAIRS, Rig
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.processes import processes
@@ -162,7 +162,7 @@ async def measure_setup(
         requests=traffic.requests,
         good=sum(meets_slos(record, idle) for record in records),
         plans=plans_after - plans,
-        prediction_ratio=median_of_buckets(ratios_after - ratios),
+        prediction_error=median_error(ratios_after - ratios),
         other_cores=other_cores,
         records=records,
     )

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import mean, median
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.loadtest.measures.record import Record
@@ -27,15 +29,14 @@ def count_plans(metrics: bytes) -> tuple[Counter[str], Counter[float]]:
     return plans, ratios
 
 
-def median_of_buckets(buckets: Mapping[float, int]) -> float | None:
-    """Return the median by a histogram's buckets, as Prometheus estimates it; None: nothing was observed."""
-    low = below = 0.0
+def median_error(buckets: Mapping[float, int]) -> float | None:
+    """Return the median of |ratio - 1|, with ratios spread evenly over each bucket; None: half are beyond the last bound, or there are none."""
+    bounds = sorted(set(buckets) - {inf})
+    counts = [0, *(buckets[bound] for bound in bounds)]
+    errors = sorted({0.0, *(abs(bound - 1) for bound in (0.0, *bounds))})
+    below, above = (np.interp([1 + sign * error for error in errors], [0.0, *bounds], counts) for sign in (-1, 1))
     half = max(buckets.values(), default=0) / 2
-    for high, count in sorted(buckets.items()):
-        if count >= half > 0:
-            return low if high == float("inf") else low + (high - low) * (half - below) / (count - below)
-        low, below = high, float(count)
-    return None
+    return float(np.interp(half, above - below, errors)) if 0 < half <= (above - below)[-1] else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Measured:
     requests: int  # that were to be sent
     good: int  # that met the SLOs
     plans: Mapping[str, int]
-    prediction_ratio: float | None  # first token seen ÷ predicted, median
+    prediction_error: float | None  # of the time to the first token, median, as a share of what was predicted
     other_cores: float  # that processes of others used
     records: Sequence[Record]  # a request that was not sent, or not over at the end, has none
 
@@ -58,7 +59,7 @@ def goodput_table(found: Sequence[Measured]) -> Table:
     """Put all rounds of a setup under a mix into one line."""
     headings = (
         *("mix", "link (Mbit/s)", "setup", "requests", "failed", "goodput", "requests/s in SLOs", "P50 TTFT (ms)"),
-        *("P99 TTFT (ms)", "P99 ITL (ms)", "first token seen ÷ predicted", "cores others used", "plans"),
+        *("P99 TTFT (ms)", "P99 ITL (ms)", "error of predicted TTFT", "cores others used", "plans"),
     )
     note = f"SLOs: TTFT of {TTFT_TIMES:g} times, TPOT of {TPOT_TIMES:g} times that of an idle plain server."
     rounds: dict[tuple[str, float, str], list[Measured]] = {}
@@ -75,13 +76,13 @@ def _line(rounds: Sequence[Measured]) -> tuple[str, ...]:
     if len(rounds) > 1:
         shares = [100 * each.good / each.requests for each in rounds]
         goodput += f" ({min(shares):.0f}–{max(shares):.0f})"
-    ratios = [each.prediction_ratio for each in rounds if each.prediction_ratio is not None]
+    errors = [each.prediction_error for each in rounds if each.prediction_error is not None]
     link = f"{one.link_bit_s / 1e6:g}" if one.link_bit_s else "–"
     return (
         *(one.mix, link, one.setup, str(requests), str(requests - served.completed)),
         *(goodput, f"{good / seconds:.2f}"),
         *(milliseconds(served.ttft.median, served.ttft), milliseconds(served.ttft.p99, served.ttft)),
-        *(milliseconds(served.itl.p99, served.itl), f"{median(ratios):.2f}" if ratios else "–"),
+        *(milliseconds(served.itl.p99, served.itl), f"{median(errors):.0%}" if errors else "–"),
         *(
             f"{mean(each.other_cores for each in rounds):.2f}",
             ", ".join(f"{n / plans.total():.0%} {name}" for name, n in plans.most_common()),

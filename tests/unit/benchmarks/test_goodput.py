@@ -1,4 +1,5 @@
 from itertools import pairwise
+from math import inf
 
 import msgspec
 import pytest
@@ -7,7 +8,7 @@ from baton.loadtest.measures.record import TIMEOUT
 from benchmarks.goodput.__main__ import main, parser, plan_mix
 from benchmarks.goodput.idle import Idle, meets_slos
 from benchmarks.goodput.mixes import AGENTIC, Part, mixes, plan_traffic
-from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_of_buckets
+from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error
 from tests.unit.loadtest.records import failed, record
 
 IDLE = Idle(points=((100, 0.1, 0.02), (1000, 1.0, 0.03), (3000, 4.0, 0.03)), token_s=0.005)
@@ -90,19 +91,20 @@ baton_prefill_prediction_ratio_bucket{role="decode",url="b",le="+Inf"} 1.0
 
 
 def test_a_proxy_tells_plans_and_predictions() -> None:
-    """Of all nodes together: one ratio of four below a half, so the median is a third of the way up to 1."""
+    """Of all nodes together: one ratio of four below a half, and three of them at most 0.5 from 1."""
     plans, ratios = count_plans(METRICS)
 
     assert plans == {"disaggregated": 6, "local on_decode": 2}
-    assert median_of_buckets(ratios) == pytest.approx(2 / 3)
-    assert median_of_buckets({0.5: 1, float("inf"): 3}) == 0.5
-    assert median_of_buckets(count_plans(b"")[1]) is None
+    assert median_error(ratios) == pytest.approx(1 / 3)
+    assert median_error({0.5: 0, 1.0: 2, 2.0: 4, inf: 4}) == pytest.approx(1 / 3)
+    assert median_error({0.5: 1, inf: 3}) is None
+    assert median_error(count_plans(b"")[1]) is None
 
 
 def test_the_table_counts_what_was_not_answered() -> None:
     """Four requests were to be sent, three have records, one of those failed."""
     named = {"mix": "chat", "link_bit_s": 2e8, "setup": "baton", "plans": {"local on_decode": 1, "disaggregated": 3}}
-    counted = {"seconds": 10.0, "requests": 4, "good": 1, "prediction_ratio": None, "other_cores": 0.0}
+    counted = {"seconds": 10.0, "requests": 4, "good": 1, "prediction_error": None, "other_cores": 0.0}
     one = msgspec.convert({**named, **counted, "records": [record(), record(), failed(TIMEOUT)]}, Measured)
 
     (line,) = goodput_table([one]).rows
@@ -113,7 +115,7 @@ def test_the_table_counts_what_was_not_answered() -> None:
 def test_rounds_of_a_setup_are_one_line() -> None:
     """With all requests together, and the worst and the best round."""
     named = {"mix": "chat", "link_bit_s": 0.0, "setup": "baton", "plans": {"disaggregated": 4}}
-    counted = {"seconds": 10.0, "requests": 4, "prediction_ratio": None, "other_cores": 0.0, "records": [record()] * 4}
+    counted = {"seconds": 10.0, "requests": 4, "prediction_error": None, "other_cores": 0.0, "records": [record()] * 4}
     rounds = [msgspec.convert({**named, **counted, "good": good}, Measured) for good in (1, 3)]
     other = msgspec.convert({**named, **counted, "good": 4, "setup": "plain"}, Measured)
 
