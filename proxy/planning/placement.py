@@ -14,22 +14,12 @@ from typing import Final, NamedTuple
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
-from baton.proxy.planning.misses import late_first_tokens, slow_answers, slow_beside_streams
+from baton.proxy.planning.pairs_or_plain import MISSED, do_pairs_miss_less
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
 _LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
-_MOST_LATE: Final = 0.5  # of pairs, while nothing is known of tokens
-_MOST_MISSED: Final = 0.95  # of pairs: where nearly all miss either way, two nodes compute more prompts than one
-# For a while after a change both nodes do some of both: pairs end where so many times more miss than on plain servers, and this
-# share of all; they begin again where as much fewer miss.
-_CHANGE: Final = 1.5
-_CHANGE_SHARE: Final = 0.02
-_STREAMS_SHARE: Final = 0.8  # of the target of the time between tokens, that streams alone may take in that comparison
-# Times the target: later first tokens are late in that comparison, since predictions may be wrong by as much.
-_MISSED: Final = 1.25
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
-_SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: with more, pairs and plain servers are compared
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
@@ -76,12 +66,13 @@ def choose_placement(
     decode_may_compute: bool,
     prefill_may_decode: bool,
 ) -> Placement:
-    """Choose how a request is served: by a pair, if that has kept the targets for ten seconds, or too little is known, or about as few requests miss them as on plain servers.
+    """Choose how a request is served.
 
-    Else the node with the lower cost serves it, unless the decode node would be late, and later than the prefill node. Where the
-    prefill node may not decode, the decode node computes what is late there, and sooner here; where the decode node may not
-    compute, the prefill node decodes what is not late while streams are slow there, as long as they are no slower here, or there is no room there
-    and there are no more here.
+    - Too little is known, or pairs have kept the targets for ten seconds or miss them about as seldom as plain servers: PAIR.
+    - Either node may serve it: the one with the lower cost; PAIR if the decode node would be late, and later than the prefill node.
+    - Only the decode node may: ON_DECODE if the prefill node would be late and the decode node sooner, else PAIR.
+    - Only the prefill node may: ON_PREFILL if it is not late while streams are slow on the decode node, and its own are no slower, or
+      the decode node's KV cache is full and it has no more streams; else PAIR.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -98,14 +89,14 @@ def choose_placement(
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
     placement = Placement.PAIR
     keeps_targets = _keep_targets(predicted, chosen_prefill, decode, targets, prefill_nodes_share)
-    if not keeps_targets or predicted.there_s > _HOPELESS * predicted.target_s:
+    if not keeps_targets or predicted.on_prefill_s > _HOPELESS * predicted.target_s:
         may_decode = prefill_may_decode and _has_room(chosen_prefill, _EMPTY, targets, prefill.prefill_time)
         may_compute = decode_may_compute and _has_room(chosen_decode, _FULL, targets, predicted.decode_times)
         placement = _choose_less_work(
             predicted, chosen_prefill, chosen_decode, may_decode=may_decode, may_compute=may_compute
         )
     if placement is Placement.PAIR:
-        prefill.late_pairs.add(now_s, counts=predicted.there_s > _MISSED * predicted.target_s)
+        prefill.late_pairs.add(now_s, counts=predicted.on_prefill_s > MISSED * predicted.target_s)
     elif not keeps_targets and (predicted.is_late or predicted.is_slow):
         decode.crowded_until_s = now_s + _CROWDED_S
         if predicted.is_late:
@@ -116,8 +107,8 @@ def choose_placement(
 class _Prediction(NamedTuple):
     """What is expected of a request."""
 
-    there_s: float  # until its first token, on the prefill node
-    here_s: float  # likewise, on the decode node
+    on_prefill_s: float  # until its first token, on the prefill node
+    on_decode_s: float  # likewise, on the decode node
     target_s: float  # for that
     decode_times: PrefillTime  # of the decode node, or taken for its own
     is_late: bool  # on the prefill node, with what predictions were wrong by
@@ -127,8 +118,8 @@ class _Prediction(NamedTuple):
 def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, prompt_bytes: int) -> _Prediction | None:
     """Return what is expected; None while too little is known."""
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
-    idle_s, there_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
-    if idle_s is None or there_s is None:
+    idle_s, on_prefill_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
+    if idle_s is None or on_prefill_s is None:
         return None
     own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
     if own_idle_s is None:  # it has computed none lately: taken to be as fast as the prefill node, and tried sooner
@@ -137,8 +128,10 @@ def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, pr
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
     wrong_by = 1 + prefill.prefill_time.spread
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s * wrong_by)
-    here_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
-    return _Prediction(there_s, here_s, target_s, times, there_s * wrong_by > target_s, _is_slow(decode, targets))
+    on_decode_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
+    return _Prediction(
+        on_prefill_s, on_decode_s, target_s, times, on_prefill_s * wrong_by > target_s, _is_slow(decode, targets)
+    )
 
 
 def _keep_targets(
@@ -149,7 +142,14 @@ def _keep_targets(
         return False
     if not (predicted.is_late or predicted.is_slow or _are_crowded(chosen_prefill.node, decode)):
         return True
-    return _do_pairs_miss_less(chosen_prefill, decode, targets, predicted.target_s, prefill_nodes_share)
+    return do_pairs_miss_less(
+        chosen_prefill,
+        decode,
+        first_token_s=predicted.target_s,
+        inter_token_s=decode.inter_token.target_s(targets.inter_token_s, decode.clock()),
+        prefill_nodes_share=prefill_nodes_share,
+        is_plain=_are_crowded(chosen_prefill.node, decode),
+    )
 
 
 def _are_crowded(prefill: Node, decode: Node) -> bool:
@@ -162,84 +162,16 @@ def _choose_less_work(
 ) -> Placement:
     """Choose the node that serves a request whole; PAIR if none is better."""
     if may_decode and may_compute:
-        if predicted.here_s > max(predicted.there_s, predicted.target_s):
+        if predicted.on_decode_s > max(predicted.on_prefill_s, predicted.target_s):
             return Placement.PAIR
         is_less = _cost_bytes(chosen_prefill) <= _cost_bytes(chosen_decode)
         return Placement.ON_PREFILL if is_less else Placement.ON_DECODE
     if may_compute:
-        return Placement.ON_DECODE if predicted.is_late and predicted.here_s < predicted.there_s else Placement.PAIR
+        is_sooner = predicted.is_late and predicted.on_decode_s < predicted.on_prefill_s
+        return Placement.ON_DECODE if is_sooner else Placement.PAIR
     is_needed = may_decode and predicted.is_slow and not predicted.is_late
     may_decode = is_needed and _may_add_stream(chosen_prefill.node, chosen_decode.node)
     return Placement.ON_PREFILL if may_decode else Placement.PAIR
-
-
-def _do_pairs_miss_less(
-    chosen_prefill: Choice, decode: Node, targets: Targets, first_token_s: float, prefill_nodes_share: float
-) -> bool:
-    """Whether about as many requests miss a target if pairs serve all as if all nodes are plain servers; fewer where they are that already.
-
-    On plain servers answers are slow for prompts; with pairs first tokens are late, and answers slow for other streams.
-    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more.
-    """
-    prefill, now_s, times = chosen_prefill.node, decode.clock(), decode.inter_token
-    traffic = _sum_traffic(prefill, decode, prefill_nodes_share)
-    if not traffic.prompts_per_s:
-        return False
-    alone_s, two_s, beside_s = (times.predict_s(streams, now_s) for streams in (1, 2, traffic.streams + 1))
-    if not (traffic.seen_tokens_per_s and alone_s and two_s and beside_s):
-        late = prefill.late_pairs.at(now_s)
-        return traffic.seen_share < _SEEN and (late is None or late <= _MOST_LATE)
-    # Of a stream's time: what all prompts of one step have in common it waits for anyway.
-    prompt_s = traffic.bytes_per_s / traffic.prompts_per_s * prefill.prefill_time.per_byte_s
-    if not prompt_s:
-        return False
-    target_s = times.target_s(targets.inter_token_s, now_s)
-    tokens = traffic.seen_tokens_per_s / traffic.seen_share / traffic.prompts_per_s
-    plain_miss = slow_answers(prompt_s * traffic.prompts_per_s, prompt_s, tokens, beside_s, target_s)
-    late = _late_pairs(chosen_prefill, traffic, first_token_s, prefill_nodes_share)
-    each_s = traffic.seen_tokens_per_s / (1 - prefill_nodes_share)
-    slow = slow_beside_streams(decode.streams, each_s, alone_s, two_s - alone_s, _STREAMS_SHARE * target_s)
-    pairs_miss = late + slow - late * slow
-    if _are_crowded(prefill, decode):
-        return pairs_miss <= min(_MOST_MISSED, plain_miss - _CHANGE_SHARE)
-    return pairs_miss <= min(_MOST_MISSED, _CHANGE * plain_miss + _CHANGE_SHARE)
-
-
-class _Traffic(NamedTuple):
-    """What comes for each node, of both roles; prompts as many as they would be if they went on as they began."""
-
-    prompts_per_s: float
-    bytes_per_s: float
-    seen_tokens_per_s: float
-    streams: float
-    seen_share: float  # of a steady rate of prompts, and of their tokens
-
-
-def _sum_traffic(prefill: Node, decode: Node, prefill_nodes_share: float) -> _Traffic:
-    now_s, shares = decode.clock(), ((prefill, prefill_nodes_share), (decode, 1 - prefill_nodes_share))
-    seen_share = max(node.prompt_rate.seen_share(now_s) for node, _ in shares)
-    prompts = [(share * node.others.factor / seen_share, node.prompt_rate) for node, share in shares]
-    return _Traffic(
-        sum(share * rate.prompts_per_s(now_s) for share, rate in prompts),
-        sum(share * rate.bytes_per_s(now_s) for share, rate in prompts),
-        sum(share * node.inter_token.tokens_per_s(now_s) for node, share in shares),
-        sum(share * node.streams for node, share in shares),
-        seen_share,
-    )
-
-
-def _late_pairs(chosen_prefill: Choice, traffic: _Traffic, first_token_s: float, prefill_nodes_share: float) -> float:
-    """Return the share of first tokens that come too late if prefill nodes compute all prompts.
-
-    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
-    """
-    prefill, new_bytes = chosen_prefill
-    times, now_s = prefill.prefill_time, prefill.clock()
-    prompt_s = times.predict_s(traffic.bytes_per_s / traffic.prompts_per_s, now_s) or 0.0
-    slack_s = _MISSED * first_token_s - (times.predict_s(new_bytes, now_s) or 0.0)
-    late = late_first_tokens(prompt_s * traffic.prompts_per_s / prefill_nodes_share, prompt_s, slack_s)
-    expected = prefill.late_pairs.at(now_s)
-    return late if expected is None else min(late, expected)
 
 
 def _is_slow(decode: Node, targets: Targets) -> bool:

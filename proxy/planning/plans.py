@@ -10,7 +10,7 @@ from baton.proxy.nodes.node import Node
 class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node computes the prompt and decodes."""
 
-    decode: Node  # a prefill node, where nearly all of the work is the prompt
+    decode: Node  # the node that does both; it may have either role
     path: str  # LOCAL or RECOMPUTED
     reason: str  # for the response header
     label: str = ""  # the same for `baton_decisions_total`
