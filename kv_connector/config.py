@@ -8,7 +8,7 @@ from typing import Any
 from baton.contracts.configuration.schema import LayerSyncPolicy, TransferConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret, read_secret
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class ConnectorConfig:
         """Read `kv_connector_extra_config`.
 
         Raises:
-            ConfigError: a key is unknown or missing.
+            ConnectorConfigError: a key is unknown or missing.
         """
         known = {field.name for field in fields(cls)}
         if unknown := set(extra) - known:
-            raise ConfigError(f"unknown keys in kv_connector_extra_config: {', '.join(sorted(unknown))}")
+            raise ConnectorConfigError(f"unknown keys in kv_connector_extra_config: {', '.join(sorted(unknown))}")
         try:
             return cls(
                 **{
@@ -48,7 +48,7 @@ class ConnectorConfig:
                 }
             )
         except (KeyError, TypeError) as exc:
-            raise ConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
+            raise ConnectorConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
 
     @property
     def roles(self) -> frozenset[Role]:

@@ -5,7 +5,7 @@ class ConnectorError(Exception):
     """Root of the tree: something about a hand-off is wrong, and the message says what."""
 
 
-class ConfigError(ConnectorError):
+class ConnectorConfigError(ConnectorError):
     """A setting, or a setting of vLLM's, that this connector cannot work with."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows, state_kinds
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.vllm_compat.node_role import role_of
@@ -23,32 +23,34 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
     """Check that requests of this engine can be handed off.
 
     Raises:
-        ConfigError: they cannot; the message says what to change.
+        ConnectorConfigError: they cannot; the message says what to change.
     """
     parallel = vllm_config.parallel_config
     for kind in ("prefill", "decode"):
         if getattr(parallel, f"{kind}_context_parallel_size", 1) > 1:
-            raise ConfigError(
+            raise ConnectorConfigError(
                 f"{kind} context parallelism divides a prompt's tokens among ranks: it is not covered yet"
             )
     if parallel.distributed_executor_backend == "ray":
-        raise ConfigError(
+        raise ConnectorConfigError(
             "Ray would give ranks on other hosts this host's addresses: start Baton on each host instead, with --nnodes, "
             "--node-rank and --master-addr"
         )
     if getattr(parallel, "nnodes", 1) > 1 and parallel.data_parallel_size > 1:
-        raise ConfigError("a node of several hosts has one engine: give each data-parallel engine a node of its own")
+        raise ConnectorConfigError(
+            "a node of several hosts has one engine: give each data-parallel engine a node of its own"
+        )
     if parallel.use_ubatching:
-        raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
+        raise ConnectorConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
-        raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
+        raise ConnectorConfigError("sleep mode unmaps memory that peers read and write: turn it off")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # of older versions
-        raise ConfigError(
+        raise ConnectorConfigError(
             "--calculate-kv-scales lets each node scale its KV in its own way: use the checkpoint's scales"
         )
     groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     if reason := objection(vllm_config):
-        raise ConfigError(reason)
+        raise ConnectorConfigError(reason)
     _check_groups(vllm_config, groups, kv_cache_config)
 
 
@@ -56,7 +58,7 @@ def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_n
     """Check that the KV of answers can be sent out of this engine's prefix cache.
 
     Raises:
-        ConfigError: it cannot; the message says why.
+        ConnectorConfigError: it cannot; the message says why.
     """
     reason = ""
     if have_states(groups):
@@ -70,40 +72,42 @@ def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_n
     elif vllm_config.speculative_config is not None and vllm_config.parallel_config.pipeline_parallel_size > 1:
         reason = "speculative decoding beside pipeline stages is not covered on a node that sends KV"
     if reason:
-        raise ConfigError(f"transfer.both_ways cannot be had with this engine, turn it off: {reason}")
+        raise ConnectorConfigError(f"transfer.both_ways cannot be had with this engine, turn it off: {reason}")
 
 
 def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group], cache: "KVCacheConfig") -> None:
     settings = vllm_config.speculative_config
     if settings is not None and any(group.window < 0 for group in groups):
-        raise ConfigError("speculative decoding has not been tried with chunked local attention")
+        raise ConnectorConfigError("speculative decoding has not been tried with chunked local attention")
     if not have_states(groups):
         if settings is not None and settings.method != "mtp" and (len(groups) > 1 or have_windows(groups)):
-            raise ConfigError(
+            raise ConnectorConfigError(
                 f"speculative decoding with method {settings.method!r} has not been tried with a sliding window or several KV "
                 "cache groups: an MTP drafter has, if the model has one"
             )
         return
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
-        raise ConfigError(
+        raise ConnectorConfigError(
             "recurrent layers (Mamba, GDN) have not been tried with pipeline stages: use tensor parallelism"
         )
     is_cached = any(group.is_state and not group.is_single for group in groups)
     if settings is not None and (reason := _drafts_beside_states(vllm_config, groups, cache, is_cached=is_cached)):
-        raise ConfigError(f"speculative decoding with recurrent layers (Mamba, GDN) {reason}")
+        raise ConnectorConfigError(f"speculative decoding with recurrent layers (Mamba, GDN) {reason}")
     if is_cached and role_of(vllm_config.kv_transfer_config) == "prefill" and not has_our_scheduler(vllm_config):
-        raise ConfigError(
+        raise ConnectorConfigError(
             "a prefill node that goes on from a recurrent layer's cached state (Mamba, GDN) needs the node's own scheduler: another one "
             "may end a prompt's chunks within blocks; leave out --scheduler-cls, or start with --no-enable-prefix-caching"
         )
     unit = getattr(vllm_config.cache_config, "prefix_match_unit", None)  # younger than our oldest version
     if unit and is_cached:
-        raise ConfigError(
+        raise ConnectorConfigError(
             "--prefix-match-unit lets a cached prefix end within a block, whose state vLLM copies as it goes on: it has not been "
             "tried with recurrent layers (Mamba, GDN): leave it out"
         )
     if getattr(vllm_config.cache_config, "use_replayssm", False):  # younger than our oldest version
-        raise ConfigError("--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out")
+        raise ConnectorConfigError(
+            "--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out"
+        )
 
 
 def _drafts_beside_states(

@@ -18,7 +18,7 @@ from baton.contracts.kv_transfer import Role
 from baton.contracts.probe import Place
 from baton.contracts.secret import read_secret
 from baton.kv_connector.engine.mooncake_environment import check_transport
-from baton.kv_connector.errors import ConfigError as ConnectorConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.model_runner import choose
 from baton.node.drain import STOP_SIGNALS
 from baton.node.engine_watch import EXIT_ENGINE_ENDED

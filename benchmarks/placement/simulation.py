@@ -7,8 +7,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import NodeInfo, NodeLoad
-from baton.proxy.nodes.node import Node, Role
+from baton.proxy.nodes.node import Node
 from baton.proxy.planning.placement import Estimate, Targets, estimate
 from baton.proxy.planning.planner import Planner
 from baton.proxy.planning.plans import DisaggregatedPlan

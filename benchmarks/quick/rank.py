@@ -147,7 +147,7 @@ class PrefillRank:
                 epoch=1,
                 engine=self._target.session,
                 tokens=transfer.prompt.tokens,
-                first_token=0,
+                from_token=0,
                 blocks=[list(transfer.destination)],
                 prompt_hash=transfer.prompt.prompt_hash,
             ),

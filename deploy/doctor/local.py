@@ -17,7 +17,7 @@ from baton.deploy.doctor.fit import diagnose_machine
 from baton.deploy.doctor.report import Examination
 from baton.deploy.own_url import ask_own
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
-from baton.kv_connector.errors import ConfigError as EngineConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.node.errors import NodeError, StartRefusedError
 from baton.node.http.probe_engines import ProbeEngines
 from baton.node.machine import machine
@@ -70,7 +70,7 @@ def _engine(place: Place) -> Iterator[Finding]:
     yield from library
     try:
         prepare_environment(place.host, place.protocol, dict(os.environ))
-    except EngineConfigError as exc:
+    except ConnectorConfigError as exc:
         yield Finding(code="engine-environment", where=HERE, what=str(exc))
         return
     if library:

@@ -7,8 +7,8 @@ from math import inf
 from typing import Final, NamedTuple
 
 from baton.contracts.configuration.schema import RolesConfig
+from baton.contracts.kv_transfer import Role
 from baton.deploy.roles.fleet import Member
-from baton.proxy.nodes.node import Role
 
 HOUR_S: Final = 3600.0
 _OTHER: Final[dict[Role, Role]] = {"prefill": "decode", "decode": "prefill"}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
+from baton.contracts.kv_transfer import Role
 from baton.deploy.roles.errors import SilentError
 from baton.proxy.admin.node_views import known
-from baton.proxy.nodes.node import Role
 from baton.proxy.nodes.views import AdminState
 
 

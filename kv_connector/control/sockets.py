@@ -18,7 +18,7 @@ from zmq.utils import z85
 
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.monitor import HANDSHAKE_S, Handshakes, Monitor
-from baton.kv_connector.errors import ConfigError, ConnectorError
+from baton.kv_connector.errors import ConnectorConfigError, ConnectorError
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol/messages.py` allows take less than 1.4 MiB
@@ -47,7 +47,7 @@ class CurveKeys(NamedTuple):
 def curve_keys(secret: bytes) -> CurveKeys:
     """Make the keys that follow from a secret of 32 bytes."""
     if not zmq.has("curve"):
-        raise ConfigError("this build of libzmq has no CURVE encryption, which the control channel needs")
+        raise ConnectorConfigError("this build of libzmq has no CURVE encryption, which the control channel needs")
     private = z85.encode(secret)
     return CurveKeys(zmq.curve_public(private), private)
 

@@ -91,7 +91,7 @@ class MooncakeFactory:
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
 
         Raises:
-            ConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
+            ConnectorConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
         """
         prepare_environment(host, protocol)
         self._host = host

@@ -7,7 +7,7 @@ sentence. Measured on 0.3.13.post1.
 import os
 from collections.abc import Mapping, MutableMapping
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 _DEFAULTS = {
     "MC_LOG_LEVEL": "ERROR",  # at INFO every engine prints ten lines; `GLOG_minloglevel` is overwritten
@@ -34,14 +34,14 @@ def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, s
     """Complete Mooncake's environment. Must run before the first engine of the process is made.
 
     Raises:
-        ConfigError: a variable is set that the hand-off cannot work with.
+        ConnectorConfigError: a variable is set that the hand-off cannot work with.
     """
     _refuse(environ)
     settings = dict(_DEFAULTS)
     if protocol == "tcp":  # Mooncake ignores the name and takes RDMA wherever it finds a card, unless told so
         settings |= {"MC_FORCE_TCP": "1", "MC_TCP_BIND_ADDRESS": host}
     elif "MC_FORCE_TCP" in environ:
-        raise ConfigError(f"MC_FORCE_TCP is set, but transfer.protocol is {protocol!r}")
+        raise ConnectorConfigError(f"MC_FORCE_TCP is set, but transfer.protocol is {protocol!r}")
     for name, value in settings.items():
         environ.setdefault(name, value)
 
@@ -57,19 +57,21 @@ def check_transport(protocol: str, device_type: str) -> None:
     """Check that a transport can carry the KV of a device, and that its late writes can be fenced.
 
     Raises:
-        ConfigError: not so; the message says which transport to take.
+        ConnectorConfigError: not so; the message says which transport to take.
     """
     if protocol == "nvlink":
-        raise ConfigError(
+        raise ConnectorConfigError(
             "transfer.protocol 'nvlink': a prefill node would write through a mapping of its own, which stays when the "
             "decode node destroys its receiving engine, so late writes could not be kept out: use rdma or tcp"
         )
     if (protocol == "ascend") != (device_type == "npu"):
         others = "'ascend'" if device_type == "npu" else "tcp or rdma"
-        raise ConfigError(f"transfer.protocol {protocol!r} cannot carry the KV of a {device_type} device: use {others}")
+        raise ConnectorConfigError(
+            f"transfer.protocol {protocol!r} cannot carry the KV of a {device_type} device: use {others}"
+        )
 
 
 def _refuse(environ: Mapping[str, str]) -> None:
     for name, why in _REFUSED.items():
         if name in environ and environ[name] != _HARMLESS.get(name):
-            raise ConfigError(f"{name}={environ[name]} must not be set: {why}")
+            raise ConnectorConfigError(f"{name}={environ[name]} must not be set: {why}")

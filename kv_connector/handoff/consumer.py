@@ -321,7 +321,7 @@ class Consumer:
                 epoch=transfer.epoch,
                 engine=transfer.engine,
                 tokens=wish.tokens,
-                first_token=wish.first_token,
+                from_token=wish.from_token,
                 blocks=wish.blocks,
                 prompt_hash=wish.prompt_hash,
             ),

@@ -46,9 +46,9 @@ class FanOut:
         for part in self._parts(request_id):
             self._producer.ready(part, layer, blocks, now)
 
-    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
+    def token_sampled(self, request_id: str, token: SampledToken | None, now: float) -> None:
         for part in self._parts(request_id):
-            self._producer.first_token(part, token, now)
+            self._producer.token_sampled(part, token, now)
 
     def void(self, request_id: str, reason: str, now: float) -> None:
         for part in self._parts(request_id):

@@ -22,8 +22,8 @@ class BlockReservation(NamedTuple):
     """What the scheduler reserved for one request."""
 
     tokens: int  # prompt length
-    first_token: int  # already here; a multiple of the block size
-    blocks: list[list[int]]  # block ids from `first_token` on, per KV group
+    from_token: int  # already here; a multiple of the block size
+    blocks: list[list[int]]  # block ids from `from_token` on, per KV group
     prompt_hash: bytes
 
 

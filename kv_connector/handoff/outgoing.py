@@ -80,7 +80,7 @@ class ProducerTransfer:
         Blocks of the same size on both sides. The last may not exist yet: then it is not asked for.
         """
         assert self.reservation is not None
-        first = self.reservation.first_token // block_tokens
+        first = self.reservation.from_token // block_tokens
         wanted = self.reservation.blocks[group.theirs]
         ours = self.source_blocks[group.ours][first : first + len(wanted)]
         return [block for block, theirs in zip(ours, wanted, strict=False) if theirs]
@@ -89,7 +89,7 @@ class ProducerTransfer:
         """Where the units that the reservation asks for in a group lie, on either side."""
         assert self.reservation is not None
         ours, theirs = self.terms.block_units, self.terms.their_block_units
-        first = self.reservation.first_token // unit_tokens
+        first = self.reservation.from_token // unit_tokens
         source, target = self.source_blocks[group.ours], self.reservation.blocks[group.theirs]
         return UnitMapping(source, target, first, ours, theirs, has_gaps=group.places > 1)
 

@@ -114,7 +114,7 @@ class Producer:
         self._verify = verify
         self._count = refused
         self._times_layers = times_layers
-        self._claims = PeerQuotas()
+        self._quotas = PeerQuotas()
         self._ids: dict[str, str] = {}  # request id → transfer id, while live
         self._pushable: dict[str, ProducerTransfer] = {}  # in the order in which they got something to push
 
@@ -153,7 +153,7 @@ class Producer:
             transfer.layer_times.wrote(layer, now)
         self._note_pushable(transfer)
 
-    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
+    def token_sampled(self, request_id: str, token: SampledToken | None, now: float) -> None:
         """The answer's first token has been sampled; None: D has to sample it. Only the first call for a request counts: later ones are of later steps."""
         transfer = self._by_request(request_id)
         if transfer is not None and transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
@@ -193,7 +193,7 @@ class Producer:
         """The request has finished and its blocks are kept until `released` names it."""
         if transfer := self._by_request(request_id):
             transfer.held_since = now
-            self.first_token(request_id, None, now)  # it has ended: none will come
+            self.token_sampled(request_id, None, now)  # it has ended: none will come
         else:
             self.released.append(request_id)
 
@@ -291,7 +291,7 @@ class Producer:
 
     def _greet(self, route: Route, message: Message, hello: Hello, now: float) -> None:
         session = self.sessions.get(message.sender) or Session(self.incarnation, self._sequence, now)
-        crowded = message.sender not in self.sessions and not self._claims.may_join(len(self.sessions))
+        crowded = message.sender not in self.sessions and not self._quotas.may_join(len(self.sessions))
         if refusal := Refused.TOO_MANY_PEERS if crowded else session.accept(message, now):
             self._count(refusal)
             return
@@ -327,13 +327,13 @@ class Producer:
                 self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
             return
         refusal = self._objection(decode, body.transfer_id)
-        if refusal := refusal or self._claims.objection_to(decode, body, self._hellos[decode]):
+        if refusal := refusal or self._quotas.objection_to(decode, body, self._hellos[decode]):
             self._count(refusal)
             self._send(decode, _clean(body.transfer_id, body.epoch, f"the reservation was refused: {refusal}"))
             return
         transfer = self._own(decode, body.transfer_id, now)
         transfer.reservation = body
-        self._claims.reserve(decode, body)
+        self._quotas.reserve(decode, body)
         transfer.marks["reserved"] = now
         self._pair(transfer, now)
 
@@ -402,14 +402,14 @@ class Producer:
         """Why a decode rank may not have this transfer."""
         transfer = self.transfers.get(transfer_id)
         owner = transfer.decode if transfer else None
-        return self._claims.objection(decode, owner, unstarted=len(self.transfers) - len(self._ids))
+        return self._quotas.objection(decode, owner, unstarted=len(self.transfers) - len(self._ids))
 
     def _own(self, decode: int, transfer_id: str, now: float) -> ProducerTransfer:
         """Make a decode rank the only one that a transfer is for."""
         transfer = self._find_or_create(transfer_id, now)
         if not transfer.decode:
             transfer.decode = decode
-            self._claims.own(decode)
+            self._quotas.own(decode)
         return transfer
 
     def _pair(self, transfer: ProducerTransfer, now: float) -> None:
@@ -420,8 +420,8 @@ class Producer:
         terms = self._terms_of[transfer.decode]
         unit_tokens = self._block_tokens // terms.block_units
         their_tokens = unit_tokens * terms.their_block_units
-        their_first, rest = divmod(wish.first_token, their_tokens)
-        first, units = wish.first_token // unit_tokens, -(-prompt.tokens // unit_tokens)
+        their_first, rest = divmod(wish.from_token, their_tokens)
+        first, units = wish.from_token // unit_tokens, -(-prompt.tokens // unit_tokens)
         wanted = -(-prompt.tokens // their_tokens) - their_first
         if wish.prompt_hash != prompt.prompt_hash or wish.tokens != prompt.tokens:
             self._end(transfer, "the two nodes see different prompts", now)
@@ -453,7 +453,7 @@ class Producer:
         for group in {terms.group_of(layer) for layer in terms.layers}:
             if group.theirs >= len(wish.blocks):
                 return None
-            before = wish.first_token // self._block_tokens
+            before = wish.from_token // self._block_tokens
             wanted = _wanted(wish.blocks[group.theirs], group.places, before)
             kept = first_read_block(prompt.tokens, group.window, self._block_tokens)
             if wanted is None or (wanted and before + wanted.start < kept):
@@ -521,7 +521,7 @@ class Producer:
         self._pushable.pop(transfer.transfer_id, None)
         self._ids.pop(transfer.request_id, None)
         if transfer.decode:
-            self._claims.give(transfer.decode, transfer.reservation)
+            self._quotas.give(transfer.decode, transfer.reservation)
         self.tombstones.bury(transfer.decode, outcome)
         self.ended.append((transfer, outcome))
         self._send(transfer.decode, outcome)
@@ -532,7 +532,7 @@ class Producer:
         del self.sessions[decode], self._routes[decode]  # before ending: nothing can be sent
         self._hellos.pop(decode, None)
         self._terms_of.pop(decode, None)
-        self._claims.forget(decode)
+        self._quotas.forget(decode)
         for transfer in list(self.transfers.values()):
             if transfer.decode == decode:
                 self._end(transfer, reason, now)

@@ -27,7 +27,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 from baton.kv_connector.protocol.messages import MAX_GROUPS
 from baton.kv_connector.vllm_compat.versions import KNOWS_FAILED_RECEIVES
@@ -115,14 +115,14 @@ def refuse_beside(groups: Sequence[Group]) -> None:
     """Check what another KV connector beside ours has been tried with.
 
     Raises:
-        ConfigError: not with these groups.
+        ConnectorConfigError: not with these groups.
     """
     if have_states(groups):
-        raise ConfigError(
+        raise ConnectorConfigError(
             "another KV connector beside Baton's has not been tried with recurrent layers (Mamba, GDN): leave out `beside`"
         )
     if len(groups) > 1 or have_windows(groups):
-        raise ConfigError(
+        raise ConnectorConfigError(
             "another KV connector beside Baton's has not been tried with a sliding window or several KV cache groups: "
             f"leave out `beside`, or {_WITHOUT}"
         )
@@ -151,22 +151,22 @@ def groups_of(
         can_fail: Whether this vLLM can be told which requests' receives failed.
 
     Raises:
-        ConfigError: one of them cannot be handed off; the message says why.
+        ConnectorConfigError: one of them cannot be handed off; the message says why.
     """
     found = kv_cache_config.kv_cache_groups
     groups = tuple(_group_of(group, block_tokens) for group in found)
     if len(groups) > MAX_GROUPS:
-        raise ConfigError(f"{len(groups)} KV cache groups: a hand-off has at most {MAX_GROUPS}")
+        raise ConnectorConfigError(f"{len(groups)} KV cache groups: a hand-off has at most {MAX_GROUPS}")
     sizes = sorted(
         {spec.kv_cache_spec.block_size for group, spec in zip(groups, found, strict=True) if not group.is_state}
     )
     if len(groups) > 1 and (any(size % block_tokens for size in sizes) or (have_states(groups) and len(sizes) > 1)):
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"KV cache groups with blocks of {', '.join(map(str, sizes))} tokens, of which the shortest is no divisor of the "
             f"others or which stand beside recurrent layers, are not covered yet: {_WITHOUT}"
         )
     if not can_fail and (len(groups) > 1 or have_windows(groups)):
-        raise ConfigError(
+        raise ConnectorConfigError(
             "a KV cache with a sliding window or several groups needs vLLM 0.30 or newer, and so do recurrent layers: an "
             "older one cannot be told which requests' KV did not arrive"
         )
@@ -197,12 +197,12 @@ def _group_of(group: "KVCacheGroupSpec", block_tokens: int) -> Group:
     if modes == {"none"}:
         return STATE._replace(drafts=drafts)
     if modes != {"align"}:
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"recurrent layers (Mamba, GDN) whose states are cached in mode {', '.join(sorted(modes))}, for each token of a step, "
             "are not covered: start with --mamba-cache-mode align, or --no-enable-prefix-caching"
         )
     if spec.block_size != block_tokens:
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"recurrent layers (Mamba, GDN) whose states are cached every {spec.block_size} tokens, beside blocks of "
             f"{block_tokens} tokens, are not covered: leave out --mamba-block-size, or start with --no-enable-prefix-caching"
         )
@@ -212,7 +212,7 @@ def _group_of(group: "KVCacheGroupSpec", block_tokens: int) -> Group:
 def _window_of(group: "KVCacheGroupSpec") -> int:
     windows = {_window_of_layer(spec) for spec in _layers(group.kv_cache_spec)}
     if len(windows) > 1:
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"a KV cache group with windows of {', '.join(map(str, sorted(windows)))} tokens is not covered yet"
         )
     return windows.pop()
@@ -221,12 +221,12 @@ def _window_of(group: "KVCacheGroupSpec") -> int:
 def _window_of_layer(spec: Any) -> int:
     is_window = type(spec) is SlidingWindowSpec and not _retains_more(spec)
     if type(spec) not in (*_KEEPS_ALL, ChunkedLocalAttentionSpec) and not is_window:
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet: "
             f"if other layers attend to everything, {_WITHOUT}"
         )
     if getattr(spec, "tokens_per_state", 1) != 1:  # younger than our oldest version
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"a KV cache that keeps one state for {spec.tokens_per_state} tokens has not been tried: a prompt's last one may be "
             "half computed"
         )

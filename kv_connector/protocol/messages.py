@@ -97,8 +97,8 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag="reserve"):
     epoch: Epoch
     engine: Name  # session name of the receiving engine: the fence domain of this epoch
     tokens: Tokens  # prompt length that D wants, tokens
-    first_token: Tokens  # D has everything before it; a multiple of the block size
-    # destination block ids from `first_token` on; 0: not wanted
+    from_token: Tokens = msgspec.field(name="first_token")  # D has everything before it; a multiple of the block size
+    # destination block ids from `from_token` on; 0: not wanted
     blocks: Annotated[
         list[Annotated[list[BlockId], msgspec.Meta(max_length=MAX_BLOCKS)]], msgspec.Meta(max_length=MAX_GROUPS)
     ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.protocol.block_ids import runs
 
 DIGEST_BYTES = 8  # per region
@@ -27,13 +27,13 @@ class Sampling:
         """Read the setting.
 
         Raises:
-            ConfigError: it is neither off, full nor sample:N.
+            ConnectorConfigError: it is neither off, full nor sample:N.
         """
         if kv_verify in ("off", "full"):
             return cls(1 if kv_verify == "full" else 0)
         word, _, number = kv_verify.partition(":")
         if word != "sample" or not number.isdecimal() or int(number) < 1:
-            raise ConfigError(f"transfer.kv_verify={kv_verify!r} is none of off, full, sample:N")
+            raise ConnectorConfigError(f"transfer.kv_verify={kv_verify!r} is none of off, full, sample:N")
         return cls(int(number))
 
     def __call__(self, transfer_id: str) -> bool:

@@ -190,13 +190,13 @@ class DecodeScheduler:
             self._settle(request.request_id, tracked)  # vLLM may force this whatever `match` said
             return
         prompt_tokens = tracked.tokens
-        first_token = prompt_tokens - self._own_tokens - num_external_tokens
-        first, stop = first_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
+        from_token = prompt_tokens - self._own_tokens - num_external_tokens
+        first, stop = from_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
         tables = [self._placed(group, table, prompt_tokens) for group, table in zip(self._groups, blocks, strict=True)]
         reserved = [[block for block in table[first:stop] if not block.is_null] for table in tables]
         wanted = [by_place(table[first:stop], stop - first) for table in tables]
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
-        wish = BlockReservation(prompt_tokens, first_token, wanted, tracked.prompt_hash)
+        wish = BlockReservation(prompt_tokens, from_token, wanted, tracked.prompt_hash)
         for group in wanted:
             self.history.note("reserved for the peer of", request.request_id, filter(None, group))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))

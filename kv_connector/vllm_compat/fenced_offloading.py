@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector as Unfenced
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -29,7 +29,9 @@ class OffloadingConnector(Unfenced):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         if role is KVConnectorRole.SCHEDULER and not isinstance(getattr(self.scheduler, ALLOCATED, None), set):
-            raise ConfigError("this vLLM's OffloadingConnector does not say which blocks a step writes: empty `beside`")
+            raise ConnectorConfigError(
+                "this vLLM's OffloadingConnector does not say which blocks a step writes: empty `beside`"
+            )
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Blocks are allocated for a request, by whatever connector they are filled."""

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from baton.contracts.node_info import DRAFTS, Fingerprint
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat import backends
 from baton.kv_connector.vllm_compat.speculative import draft_layers
 from baton.kv_connector.vllm_compat.states import states_of
@@ -23,7 +23,7 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int
     block's, by default vLLM's own number.
 
     Raises:
-        ConfigError: this process has loaded no attention layer.
+        ConnectorConfigError: this process has loaded no attention layer.
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     return Fingerprint(
@@ -66,14 +66,14 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     So is how many tokens are drafted a step: a convolution keeps so many tokens more.
 
     Raises:
-        ConfigError: no layer has told vLLM of itself, as in a process without a model.
+        ConnectorConfigError: no layer has told vLLM of itself, as in a process without a model.
     """
     layers = dict(vllm_config.compilation_config.static_forward_context)
     for name in draft_layers(vllm_config, tuple(layers)):
         del layers[name]  # a peer may do without the drafter, or have another
     names = {_backend_of(layer, vllm_config) for layer in layers.values() if backends.name_of(layer)}
     if not names:
-        raise ConfigError("this process has no attention layers, so its KV cannot be described")
+        raise ConnectorConfigError("this process has no attention layers, so its KV cannot be described")
     return "+".join(sorted(names))
 
 

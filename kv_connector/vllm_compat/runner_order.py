@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm import envs
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -24,13 +24,13 @@ def check_order(vllm_config: "VllmConfig") -> None:
     """Check that the worker of a node that sends KV voids what a step takes away before vLLM touches it. For a worker's process.
 
     Raises:
-        ConfigError: vLLM's V2 runner would be driven by a worker class that does not.
+        ConnectorConfigError: vLLM's V2 runner would be driven by a worker class that does not.
     """
     if not _sends(vllm_config) or not getattr(vllm_config, "use_v2_model_runner", False):
         return
     worker = vllm_config.parallel_config.worker_cls
     if not getattr(_resolve(worker), VOIDS_FIRST, False):
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"on vLLM's V2 model runner a node that sends KV could send blocks that have been zeroed, since the worker class {worker} "
             "does not tell the connector of preemptions first: use --worker-cls baton.model_runner.cuda.EngineWorker (on an NPU "
             "baton.model_runner.npu.EngineWorker), or set VLLM_USE_V2_MODEL_RUNNER=0"
@@ -41,7 +41,7 @@ def check_graphs(vllm_config: "VllmConfig", layer_sync: str) -> None:
     """Check that the hooks of a prefill node's layers run, if its policy needs them.
 
     Raises:
-        ConfigError: the forward pass, some steps of it or its attention would be captured in graphs.
+        ConnectorConfigError: the forward pass, some steps of it or its attention would be captured in graphs.
     """
     if not _sends(vllm_config) or layer_sync == "forward":
         return
@@ -51,12 +51,12 @@ def check_graphs(vllm_config: "VllmConfig", layer_sync: str) -> None:
         return
     otherwise = "or transfer.layer_sync to forward"
     if mode.has_full_cudagraphs():
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"cudagraph_mode {mode.name} captures whole forward passes, in which no layer's hook runs: on a prefill node set it to "
             f"PIECEWISE or NONE (fuse_attn_quant makes FULL of either, unless use_inductor_graph_partition is on), {otherwise}"
         )
     if not getattr(envs, "VLLM_USE_BREAKABLE_CUDAGRAPH", False) and not graphs.splitting_ops_contain_attention():
-        raise ConfigError(
+        raise ConnectorConfigError(
             "with these splitting_ops attention is captured in graphs, in which no layer's hook runs: on a prefill node leave "
             f"splitting_ops out, set cudagraph_mode to NONE, {otherwise}"
         )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.node_role import role_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def check_draft_layers(vllm_config: "VllmConfig", names: Collection[str]) -> Non
         names: Of the layers with KV.
 
     Raises:
-        ConfigError: vLLM names this drafter's layers in another way.
+        ConnectorConfigError: vLLM names this drafter's layers in another way.
     """
     settings = vllm_config.speculative_config
     if settings is None or settings.method != "mtp":
@@ -66,7 +66,7 @@ def check_draft_layers(vllm_config: "VllmConfig", names: Collection[str]) -> Non
     modules = int(getattr(settings.draft_model_config.hf_config, "num_nextn_predict_layers", None) or 1)
     most = 0 if any(map(_has_prefix, found)) else modules
     if not found or found != set(registered[-len(found) :]) or len(numbered) > most:
-        raise ConfigError(
+        raise ConnectorConfigError(
             f"which layers are the drafter's cannot be told from their names ({', '.join(registered[-2:])} are the last): "
             "start this node without speculative decoding, or use 'ngram'"
         )

@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -55,11 +55,11 @@ def check_engine(role: Role, *, version: str = __version__, connector: type = ba
     """Check that this vLLM has every hook that a node's invariants need.
 
     Raises:
-        ConfigError: it has not; the message names the version, the hook and what would go wrong.
+        ConnectorConfigError: it has not; the message names the version, the hook and what would go wrong.
     """
     for hook, consequence in _NEEDED[role].items():
         if not hasattr(connector, hook):
-            raise ConfigError(
+            raise ConnectorConfigError(
                 f"vLLM {version} cannot run a {role} node: its connectors have no {hook}, and without it {consequence}"
             )
 

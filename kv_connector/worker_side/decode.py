@@ -26,7 +26,7 @@ from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_
 from baton.kv_connector.worker_side.landing import Arrived, Landing
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
-from baton.kv_connector.worker_side.sync import Awaitable, Record
+from baton.kv_connector.worker_side.sync import DeviceEvent, Record
 from baton.kv_connector.worker_side.take_outputs import take_outputs
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
@@ -48,7 +48,7 @@ class DecodeWorker:
         incarnation: int,
         record: Record,
         digests: BlockDigests,
-        device: Awaitable | None = None,
+        device: DeviceEvent | None = None,
         enter_device: Callable[[], None] = lambda: None,
     ) -> None:
         """Allocate; `start` starts the threads. `device`: see `Landing`; `None` where an acknowledged write is complete."""

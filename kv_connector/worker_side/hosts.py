@@ -12,7 +12,7 @@ from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_endpoints import FAR_SUFFIX, Door, IpcEndpoint, TcpEndpoint
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verify_hosts_agree(vllm_config: "VllmConfig", config: ConnectorConfig) -> No
     All ranks of the node call it at the same time.
 
     Raises:
-        ConfigError: the hosts do not agree.
+        ConnectorConfigError: the hosts do not agree.
     """
     if getattr(vllm_config.parallel_config, "nnodes_within_dp", 1) == 1:
         return
@@ -56,7 +56,7 @@ def verify_hosts_agree(vllm_config: "VllmConfig", config: ConnectorConfig) -> No
         )
     )
     if found := disagreement(members):
-        raise ConfigError(found)
+        raise ConnectorConfigError(found)
     if host == 0:
         write_doors(config.engine_dir, members)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton.kv_connector.handoff.incoming import ConsumerTransfer, Resolved
 from baton.kv_connector.worker_side.digesting import Part
-from baton.kv_connector.worker_side.sync import Awaitable
+from baton.kv_connector.worker_side.sync import DeviceEvent
 from baton.kv_connector.worker_side.waiter import FAILED, DeviceWaiter
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Landing:
 
     def __init__(
         self,
-        device: Awaitable,
+        device: DeviceEvent,
         *,
         landed: Callable[[Arrived], None],
         lost: Callable[[Arrived, str], None],
@@ -114,6 +114,6 @@ class DefaultStream:
         event.synchronize()
 
 
-def default_stream(device: "torch.device") -> Awaitable | None:
+def default_stream(device: "torch.device") -> DeviceEvent | None:
     """Return what tells that a device has what Mooncake copied to it; `None` where a copy has ended when it returns."""
     return DefaultStream(device) if device.type == "cuda" else None

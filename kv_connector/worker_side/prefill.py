@@ -198,7 +198,7 @@ class PrefillWorker:
             for request_id, logprobs in list(self._awaited.items()):
                 if has_token(output, request_id):
                     del self._awaited[request_id]
-                    self._fan_out.first_token(request_id, sampled_token(output, request_id, logprobs), now)
+                    self._fan_out.token_sampled(request_id, sampled_token(output, request_id, logprobs), now)
             self._flush()
 
     def take_released(self) -> set[str]:

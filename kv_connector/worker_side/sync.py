@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.vllm_compat import cann
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Awaitable(Protocol):
+class DeviceEvent(Protocol):
     """Something on the device that will have completed."""
 
     def synchronize(self) -> None:
@@ -40,11 +40,11 @@ class Handover(NamedTuple):
 
     prompts: Sequence[Progress]
     layers: Sequence[int]
-    done: Awaitable | None  # None: already complete
+    done: DeviceEvent | None  # None: already complete
 
 
 Hand = Callable[[Handover], None]
-Record = Callable[[], Awaitable | None]  # records an event behind everything issued so far
+Record = Callable[[], DeviceEvent | None]  # records an event behind everything issued so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class LayerSync:
             self._hand(Handover(self._prompts, tuple(self._issued), self._ready()))
             self._issued = []
 
-    def _ready(self) -> Awaitable | None:
+    def _ready(self) -> DeviceEvent | None:
         """What tells that everything issued so far has been written; None: it has."""
         return self._stream.record()
 
@@ -146,7 +146,7 @@ class StreamSync(LayerSync):
         """Remember the layer; the next hook waits for it."""
         self._issue(layer)
 
-    def _ready(self) -> Awaitable | None:
+    def _ready(self) -> DeviceEvent | None:
         self._stream.synchronize()
         return None
 
@@ -158,17 +158,17 @@ def resolve_layer_sync(name: str, device_type: str) -> str:
     """Return the policy that `name` stands for: `auto` is `event`, but `stream` on an NPU whose events may hang.
 
     Raises:
-        ConfigError: there is no such policy.
+        ConnectorConfigError: there is no such policy.
     """
     if name == "auto":
         return "stream" if device_type == "npu" and not cann.events_complete(cann.version()) else "event"
     if name not in POLICIES:
-        raise ConfigError(f"layer_sync={name!r} is none of {', '.join(('auto', *POLICIES))}")
+        raise ConnectorConfigError(f"layer_sync={name!r} is none of {', '.join(('auto', *POLICIES))}")
     return name
 
 
 def make_layer_sync(name: str, layers: int, hand: Hand, stream: ModelStream) -> LayerSync:
-    """Return the policy called `name`; raises `ConfigError` if there is none."""
+    """Return the policy called `name`; raises `ConnectorConfigError` if there is none."""
     return POLICIES[resolve_layer_sync(name, stream.device_type)](layers, hand, stream)
 
 
@@ -189,8 +189,10 @@ def recorder(device: "torch.device", *, attention_writes_kv: bool = True) -> Mod
 
     module = torch.get_device_module(device)
 
-    def record() -> Awaitable:
-        event: Awaitable = module.Event(blocking=True)  # a waiter sleeps; CUDA's `torch.Event` would spin (vLLM #47081)
+    def record() -> DeviceEvent:
+        event: DeviceEvent = module.Event(
+            blocking=True
+        )  # a waiter sleeps; CUDA's `torch.Event` would spin (vLLM #47081)
         module.current_stream(device).record_event(event)
         return event
 

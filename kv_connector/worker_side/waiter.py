@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from baton.kv_connector.worker_side.sync import Awaitable
+from baton.kv_connector.worker_side.sync import DeviceEvent
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Watched(Generic[T]):
-    event: Awaitable
+    event: DeviceEvent
     item: T
     since: float  # s, monotonic
 
@@ -85,7 +85,7 @@ class DeviceWaiter(Generic[T]):
         if self._thread.is_alive():
             self._thread.join(timeout=STOP_S)
 
-    def watch(self, event: Awaitable, item: T) -> None:
+    def watch(self, event: DeviceEvent, item: T) -> None:
         """Give `item` back when the device has passed `event` (any thread)."""
         watched = _Watched(event, item, time.monotonic())
         with self._lock:

@@ -52,7 +52,7 @@ def make_worker(
     """Make the worker of this rank.
 
     Raises:
-        LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
+        LayoutError, ConnectorConfigError, EngineError: this node cannot hand off KV; the message says why.
     """
     from baton.kv_connector.engine.mooncake import MooncakeFactory
     from baton.kv_connector.engine.port_memory import PortMemory, shared_path

@@ -17,6 +17,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from baton.contracts.http import error_body
+from baton.contracts.kv_transfer import Role
 from baton.proxy.admin.broadcast import FanOutPath, NodeAnswer, fan_out, not_asked
 from baton.proxy.admin.node_views import view
 from baton.proxy.admin.override_store import OverrideStoreError
@@ -26,7 +27,7 @@ from baton.proxy.errors import BadRequestError, ProxyError
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import base_models
-from baton.proxy.nodes.node import Node, Role
+from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import (
     AdminState,

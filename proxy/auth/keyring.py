@@ -10,7 +10,7 @@ from baton.proxy.auth.account import Account
 from baton.proxy.auth.counts import Counts
 from baton.proxy.auth.errors import Denial, InvalidKeyError
 from baton.proxy.auth.key_file import Key, digest_of
-from baton.proxy.http.headers import RawHeaders
+from baton.proxy.http.headers import RawHeaderList, RawHeaders
 
 CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _BEARER: Final = b"bearer "
@@ -73,7 +73,7 @@ class Keyring:
         return account
 
 
-def without_credentials(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+def without_credentials(headers: RawHeaders) -> RawHeaderList:
     """Return what nodes may see of a request's headers: the key was for us."""
     return [pair for pair in headers if pair[0] not in CREDENTIALS]
 

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
+from baton.contracts.kv_transfer import Role
 from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.moves import Result
-from baton.proxy.nodes.node import Node, Role
+from baton.proxy.nodes.node import Node
 from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.planner import Failure, Planner

@@ -7,7 +7,8 @@ from typing import Final, cast
 import httptools
 
 from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.response import RawHeaders, UpstreamResponse
+from baton.proxy.http.headers import RawHeaderList
+from baton.proxy.http.response import UpstreamResponse
 
 MAX_HEAD_BYTES: Final = 1 << 16
 
@@ -27,7 +28,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head: asyncio.Future[UpstreamResponse] | None = None  # waited for; None from its arrival on
         self._answer: UpstreamResponse | None = None  # under way
-        self._headers: RawHeaders = []
+        self._headers: RawHeaderList = []
         self._head_bytes = 0
         self._pieces: list[bytes] = []  # of the body, out of what is being parsed
         self._complete = False  # the answer under way, whose last pieces are to be handed on
@@ -168,7 +169,7 @@ class Connection(asyncio.Protocol):
         self.abandon()
 
 
-def _has_length(headers: RawHeaders) -> bool:
+def _has_length(headers: RawHeaderList) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
 
 

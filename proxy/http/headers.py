@@ -12,6 +12,7 @@ from typing import Final
 from baton.contracts.http import INTERNAL_HEADER_PREFIX
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
+RawHeaderList = list[tuple[bytes, bytes]]
 
 REQUEST_ID: Final = b"x-request-id"
 
@@ -72,7 +73,7 @@ def line(name: str, value: str) -> bytes:
     return f"{name}: {value}\r\n".encode("ascii")
 
 
-def to_relay(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+def to_relay(headers: RawHeaders) -> RawHeaderList:
     """Return the decode node's headers that the client gets; the length is the caller's to say."""
     return [pair for pair in headers if pair[0] not in _NOT_RELAYED and not pair[0].startswith(_INTERNAL)]
 

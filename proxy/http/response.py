@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.headers import find
+from baton.proxy.http.headers import RawHeaderList, find
 
 HIGH_WATER_BYTES: Final = 1 << 16  # of an answer, unread; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"
-RawHeaders = list[tuple[bytes, bytes]]
 Sink = Callable[[bytes, bool], bool]  # takes bytes and whether they end the answer; returns whether there may be more
 
 
@@ -34,7 +33,7 @@ class UpstreamResponse:
         *("_source", "_parts", "_size_bytes", "_ended", "_error", "_refusal", "_paused", "_sink", "_waiter"),
     )
 
-    def __init__(self, source: Source, status: int, headers: RawHeaders) -> None:
+    def __init__(self, source: Source, status: int, headers: RawHeaderList) -> None:
         """`headers` have lower-case names."""
         self.status = status
         self.headers = headers
@@ -81,12 +80,12 @@ class UpstreamResponse:
             read.append(part)
         return read[0] if len(read) == 1 else b"".join(read)
 
-    async def pour(self, sink: Sink, drained: Callable[[], Awaitable[None]]) -> None:
+    async def pour(self, sink: Sink, wait_writable: Callable[[], Awaitable[None]]) -> None:
         """Hand everything that comes to a sink, until the end.
 
         Args:
             sink: takes what has come, at least one byte, and whether it is the last. While it says False, the node is not read.
-            drained: waits until the sink takes more.
+            wait_writable: waits until the sink takes more.
 
         Raises:
             UpstreamError: the connection ended before the answer did; what came before has been handed on.
@@ -98,7 +97,7 @@ class UpstreamResponse:
                 self.arrived(self._taken(), is_last=self._ended and self._error is None)
             while self._refusal is None and not self._ended:
                 if self._paused:
-                    await drained()
+                    await wait_writable()
                     self._read_on()
                 else:
                     await self._wait()

@@ -94,7 +94,7 @@ class Writer:
         self.has_end = ends
         return self._write(data + _LAST_CHUNK if ends else data)
 
-    async def drained(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until the client has read enough, or left."""
         await self._flow.drain()
 

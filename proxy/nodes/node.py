@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid, Role
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
@@ -16,8 +16,6 @@ from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.latency_histogram import NodeTimes
 from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.prefill_time import PrefillTime
-
-Role = Literal["prefill", "decode"]
 
 # A node that cannot be heard of at all counts as down then; `/ready` counts on one whose engine is silent no longer.
 LONGEST_SILENCE_S: Final = 30.0

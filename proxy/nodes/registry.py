@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind
 from baton.proxy.http.address import is_base_url
@@ -23,7 +24,7 @@ from baton.proxy.nodes.discovery import ListSource, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.moves import Moves
-from baton.proxy.nodes.node import Node, Revision, Role, State
+from baton.proxy.nodes.node import Node, Revision, State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
 

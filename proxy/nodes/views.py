@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from baton.proxy.nodes.node import Role
+from baton.contracts.kv_transfer import Role
 
 
 class NodeAddress(BaseModel):

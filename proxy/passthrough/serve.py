@@ -168,9 +168,9 @@ async def _relay_stream(answer: UpstreamResponse, client: ClientResponse) -> Non
     first = await answer.read_event()
     client.claim.streams()
     if not client.begin_stream(answer.status, headers.to_relay(answer.headers), first):
-        await client.drained()
+        await client.wait_writable()
     try:
-        await answer.pour(client.write, client.drained)
+        await answer.pour(client.write, client.wait_writable)
     except UpstreamError as exc:
         raise StreamBrokenError(exc.kind, str(exc)) from exc
     client.end()

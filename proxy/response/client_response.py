@@ -8,13 +8,12 @@ from starlette.types import Send
 
 from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from baton.proxy.errors import ProxyError
-from baton.proxy.http.headers import REQUEST_ID, printable
+from baton.proxy.http.headers import REQUEST_ID, RawHeaderList, printable
 from baton.proxy.http_server.client_protocol import Writer
 from baton.proxy.http_server.connection_budget import ConnectionClaim
 from baton.proxy.request.error_format import OPENAI, ErrorFormat
 from baton.proxy.response.request_record import RequestRecord
 
-RawHeaderList = list[tuple[bytes, bytes]]
 _PATH: Final = PATH_HEADER.encode()
 _REASON: Final = REASON_HEADER.encode()
 _TRANSFER: Final = TRANSFER_HEADER.encode()
@@ -54,7 +53,7 @@ class ClientResponse:
     def write(self, chunk: bytes, ends: bool = False) -> bool:
         """Send a chunk of a stream at once, unless it is empty; if it `ends` the response, with the response's last bytes in the same write. `end` must be called in any case.
 
-        Returns whether the client keeps up; see `drained`.
+        Returns whether the client keeps up; see `wait_writable`.
         """
         if not chunk:
             return True
@@ -69,8 +68,8 @@ class ClientResponse:
         self._last = chunk
         return self._writer.write(chunk, ends=ends)
 
-    async def drained(self) -> None:
-        await self._writer.drained()
+    async def wait_writable(self) -> None:
+        await self._writer.wait_writable()
 
     def end(self) -> None:
         self._ended = True
@@ -92,7 +91,7 @@ class ClientResponse:
             event = opening + self._shape.event(error) + _EVENT_END
             self.record.sent_bytes += len(event)
             if not self._writer.write(event):
-                await self.drained()
+                await self.wait_writable()
             self.end()
 
     def _head(self, status: int, headers: RawHeaderList, first: bytes) -> RawHeaderList:

@@ -55,5 +55,5 @@ class FirstTokenRelay:
             return self._client.write(passed)
         return self._client.begin_stream(200, headers.to_relay(answer.headers), passed)
 
-    async def drained(self) -> None:
-        await self._client.drained()
+    async def wait_writable(self) -> None:
+        await self._client.wait_writable()

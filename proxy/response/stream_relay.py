@@ -37,8 +37,8 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
     if answer.is_stream:
         stream.begin_decode(client.record)
         client.claim.streams()
-    passes = answer.is_stream and stream.record is not None
-    first = stream.take(opened.first) if passes else opened.first
+    is_recorded = answer.is_stream and stream.record is not None
+    first = stream.take(opened.first) if is_recorded else opened.first
     if client.record.status:
         keeps_up = client.write(first)
     else:
@@ -49,8 +49,8 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
             return
         keeps_up = client.begin_stream(answer.status, head, first, ends=_is_whole(opened, stream))
     if not keeps_up:
-        await client.drained()
-    await (_pass_rest(answer, stream, client) if passes else _relay_rest(answer, first, client))
+        await client.wait_writable()
+    await (_relay_recorded(answer, stream, client) if is_recorded else _relay_untouched(answer, first, client))
     client.end()
 
 
@@ -61,7 +61,7 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
     return stream.ended if stream.record is not None else opened.first.rstrip().endswith(END_OF_STREAM)
 
 
-async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
+async def _relay_untouched(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
     tail, broken, write = first, None, client.write
 
     def relay_chunk(chunk: bytes, is_last: bool) -> bool:
@@ -70,27 +70,27 @@ async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResp
         return write(chunk, is_last and tail.rstrip().endswith(END_OF_STREAM))
 
     try:
-        await answer.pour(relay_chunk, client.drained)
+        await answer.pour(relay_chunk, client.wait_writable)
     except UpstreamError as exc:
         broken = exc
     if not tail.rstrip().endswith(END_OF_STREAM):
         raise _early_end(broken) from broken
 
 
-async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientResponse) -> None:
+async def _relay_recorded(answer: UpstreamResponse, stream: Stream, client: ClientResponse) -> None:
     if stream.broken is not None:  # the first bytes held it
         raise stream.broken
-    passed, broken, write = stream.take, None, client.write
+    broken, write = None, client.write
 
     def record_chunk(chunk: bytes, is_last: bool) -> bool:
-        to_client = passed(chunk)
-        may_go_on = write(to_client, is_last and stream.ended and stream.broken is None)
+        recorded = stream.take(chunk)
+        may_go_on = write(recorded, is_last and stream.ended and stream.broken is None)
         if stream.broken is not None:
             raise stream.broken
         return may_go_on
 
     try:
-        await answer.pour(record_chunk, client.drained)
+        await answer.pour(record_chunk, client.wait_writable)
     except UpstreamError as exc:
         broken = exc
     if not stream.ended:

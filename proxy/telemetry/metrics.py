@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from baton.contracts.kv_transfer import Role
 from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter
 from baton.proxy.errors import FailureKind, Refusal
 from baton.proxy.nodes.moves import Result
-from baton.proxy.nodes.node import Role
 from baton.proxy.planning.plans import Plan
 from baton.proxy.planning.retry_policy import RetryDenial
 from baton.proxy.response.request_record import RequestRecord

@@ -67,9 +67,9 @@ def fan_out(*texts: str) -> Machines:
 
 
 class GivesTheTokenToAll(Producer):
-    def first_token(self, request_id: str, token: Any, now: float) -> None:
+    def token_sampled(self, request_id: str, token: Any, now: float) -> None:
         for other in list(self._ids):
-            super().first_token(other, token, now)
+            super().token_sampled(other, token, now)
 
 
 NARROW = frozenset({"cancel", "abandon", "void", "zero", "orphan", "overdue", "unanswered", "silence", "beat"})
@@ -150,8 +150,8 @@ MUTANTS = [
         "I2",
         CALM,
         p(
-            "transfer.held_since = now\n            self.first",
-            "self.released.append(request_id)\n            self.first",
+            "transfer.held_since = now\n            self.token_sampled",
+            "self.released.append(request_id)\n            self.token_sampled",
         ),
     ),
     Mutant(

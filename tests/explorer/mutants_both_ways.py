@@ -106,7 +106,7 @@ BOTH_WAYS = [
         "receive into cached blocks too",
         "I3",
         RETURNS,
-        decode("first_token = prompt_tokens - self._own_tokens - num_external_tokens", "first_token = 0"),
+        decode("from_token = prompt_tokens - self._own_tokens - num_external_tokens", "from_token = 0"),
     ),
     Mutant(
         "hold no block that is received into",

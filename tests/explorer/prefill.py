@@ -91,7 +91,7 @@ class ProducerRank(Rank):
         assert reservation is not None, "only what is reserved is pushed"
         assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
-        source = transfer.source_blocks[0][reservation.first_token // BLOCK_TOKENS + piece.start]
+        source = transfer.source_blocks[0][reservation.from_token // BLOCK_TOKENS + piece.start]
         target = reservation.blocks[0][piece.start]
         return [Submitted(handle, transfer_id_of_flow(handle[0]), reservation.engine, source, target, piece.layer)]
 
@@ -119,7 +119,7 @@ class ProducerRank(Rank):
         for owner, outcome in list(outcomes.values()):  # any rank that asks, for any epoch: it has failed cleanly
             if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
                 machine.tombstones.bury(0, replace(outcome, epoch=0, reason=REASON))
-        claims = machine._claims
+        claims = machine._quotas
         if not self.scene.engine_names_return:  # then no decode rank names another's
             claims.owners.clear()
             claims._engines.clear()
@@ -217,7 +217,7 @@ class PrefillSide(ProducerRank):
 
     def _on_sample(self, name: str) -> None:
         self.sources[name].sampled = True
-        self.fan_out.first_token(name + AT, first_token(name), 0.0)
+        self.fan_out.token_sampled(name + AT, first_token(name), 0.0)
 
     def _on_void(self, name: str) -> None:
         self.sources[name].request = "voided"

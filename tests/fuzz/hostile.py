@@ -111,7 +111,7 @@ class HostileDecode(Speaker):
             epoch=self._random.choice((1, 1, 1, 2)),
             engine=self._random.choice(self.engines),
             tokens=3 * BLOCK_TOKENS,
-            first_token=first,
+            from_token=first,
             blocks=[self._random.sample(OWN_BLOCKS, blocks if first else 3)],
             prompt_hash=f"prompt {name}".encode(),
         )

@@ -28,7 +28,7 @@ def tables(ranks: Ranks, requests: int) -> list[Table]:
 def _prefill(ranks: Ranks, requests: int) -> list[Table]:
     worker = ranks.prefill
     machine, loop, sender = worker._producer, worker._loop, worker._sender
-    held = machine._claims
+    held = machine._quotas
     outputs: tuple[Sized, ...] = (machine.outbox, machine.ended, machine.to_digest, machine.complaints)
     ranks_known = peer_quotas.MAX_PEERS + requests  # those whose last pushes have not ended, too
     rows: list[tuple[str, Sized | int, int]] = [

@@ -143,7 +143,7 @@ class PushingRank:
                 epoch=1,
                 engine="D",
                 tokens=prompt.tokens,
-                first_token=0,
+                from_token=0,
                 blocks=[blocks],
                 prompt_hash=prompt.prompt_hash,
             )

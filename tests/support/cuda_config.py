@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.runner_order import check_graphs
 
 STUBS = ("vllm._C_stable_libtorch", "vllm._C", "vllm._moe_C", "vllm._moe_C_stable_libtorch")
@@ -68,7 +68,7 @@ def describe(flags: list[str]) -> dict[str, Any]:
         return {"refused": str(exc), "by": "vLLM"}
     try:
         check_graphs(config, "auto")
-    except ConfigError as exc:
+    except ConnectorConfigError as exc:
         return {"refused": str(exc), "by": "Baton"}
     graphs = config.compilation_config
     return {"mode": graphs.cudagraph_mode.name, "settled": settled(config), "v2": config.use_v2_model_runner}

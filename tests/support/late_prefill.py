@@ -247,7 +247,7 @@ class LateRank:
                     epoch=1,
                     engine=f"d:{self._index + 1}",
                     tokens=scenario.tokens,
-                    first_token=0,
+                    from_token=0,
                     blocks=[list(range(1, scenario.tokens // BLOCK_TOKENS + 1))],
                     prompt_hash=b"prompt",
                 )

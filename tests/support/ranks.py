@@ -27,7 +27,7 @@ from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
-from baton.kv_connector.worker_side.sync import HOST_STREAM, Awaitable, Record
+from baton.kv_connector.worker_side.sync import HOST_STREAM, DeviceEvent, Record
 from tests.support.described import fingerprint
 from tests.support.memory_engine import MemoryFabric
 from tests.support.plain_memory import plain_caches
@@ -73,7 +73,7 @@ class Ranks:
         *,
         decode_fingerprint: Fingerprint = FINGERPRINT,
         decode_record: Record = lambda: None,
-        decode_device: Awaitable | None = None,
+        decode_device: DeviceEvent | None = None,
         decode_enters: Callable[[], None] = lambda: None,
         engines: Callable[[MemoryFabric, str], EngineFactory] = MemoryFabric.factory,
         prefill_secret: ClusterSecret = SECRET,

@@ -16,7 +16,7 @@ from baton.contracts.kv_transfer import Role
 from baton.deploy import serve
 from baton.deploy.cli import COMMANDS
 from baton.kv_connector.engine.mooncake_environment import check_transport
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.loadtest.run import arguments as arguments_of_run
 from baton.node.command import parse, with_passthrough
 from baton.node.roles import node_config
@@ -147,7 +147,7 @@ def test_the_extra_and_its_wheel_are_those_of_the_package(page: str) -> None:
 
 def test_the_pages_say_what_is_refused() -> None:
     """The sentences that the pages quote are the program's."""
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConnectorConfigError):
         check_transport("nvlink", "cuda")
     for page in DEVICES:
         assert "othing on this page has been run" in text_of(page)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt, Step
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.worker_side.sides import WorkerSides
@@ -106,5 +106,5 @@ def test_an_engine_that_cannot_send_answers_refuses_to_start(
     """Cached states too: what can be had of a stream is that of its last token."""
     config = engine_config(tmp_path, "kv_both", {"role": "prefill", "transfer": {"both_ways": True}}, **flags)
 
-    with pytest.raises(ConfigError, match=rf"transfer\.both_ways .* {words}"):
+    with pytest.raises(ConnectorConfigError, match=rf"transfer\.both_ways .* {words}"):
         scheduler_of(config, blocks=8, states=states)

@@ -14,7 +14,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control import loop as side_channel
 from baton.kv_connector.control.loop import ControlLoop, PeerKey
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
-from baton.kv_connector.errors import ConfigError, ConnectorError, ProtocolError
+from baton.kv_connector.errors import ConnectorConfigError, ConnectorError, ProtocolError
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -362,5 +362,5 @@ def test_libzmq_without_encryption_is_refused(loops: MakeLoop, monkeypatch: pyte
     loop, _ = loops()
     monkeypatch.setattr(zmq, "has", lambda _: False)
 
-    with pytest.raises(ConfigError, match="CURVE"):
+    with pytest.raises(ConnectorConfigError, match="CURVE"):
         loop.listen("127.0.0.1", 0, SECRET)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.nodes.node import Role
+from baton.contracts.kv_transfer import Role
 from tests.integration.proxy.test_models import OTHER, two_models
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from baton.proxy.nodes.node import Role
+from baton.contracts.kv_transfer import Role
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm
 

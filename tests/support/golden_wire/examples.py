@@ -73,7 +73,7 @@ BODIES: Mapping[str, Body] = MappingProxyType(
             epoch=1,
             engine="10.0.0.2:12001",
             tokens=300,
-            first_token=128,
+            from_token=128,
             blocks=[[2, 0], [0, 7]],
             prompt_hash=b"\0\xff",
         ),

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from baton.contracts.kv_transfer import (
+    _FLAGS,
     KEY,
     MAX_START_CHOICES,
     MAX_START_TOKENS,
@@ -62,11 +63,8 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
         (PARAMS, "peer", "tcp://evil:1"),
         (PARAMS, "sig", "0" * 64),
         (PARAMS, "sig", "é"),
-        (PARAMS, "first", True),
-        (PARAMS, "relay", True),
+        *((PARAMS, flag, True) for flag in _FLAGS),  # one that is added has to be signed
         (PARAMS, "start", [[7]]),
-        (PARAMS, "start_sent", True),
-        (PARAMS, "kv_only", True),
         (replace(PARAMS, relays=True), "relay", False),
         (replace(PARAMS, start=((4, 5),)), "start", [[4, 5, 7]]),
         (replace(PARAMS, start=((4, 5),)), "start", [[4], [5]]),

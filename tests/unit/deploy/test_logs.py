@@ -65,7 +65,7 @@ def test_the_cause_is_the_last_error_of_our_own(tmp_path: Path) -> None:
 
     log.write_text(
         '(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9]   File "kv_connector/layout/groups.py", line 136, in groups_of\n'
-        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] baton.kv_connector.errors.ConfigError: without the cache only\n{theirs}"
+        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] baton.kv_connector.errors.ConnectorConfigError: without the cache only\n{theirs}"
     )
 
     assert cause(log) == "without the cache only"

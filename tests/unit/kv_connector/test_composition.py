@@ -72,7 +72,7 @@ def test_a_prompt_that_is_handed_over_is_received_whole(side: DecodeScheduler) -
     assert engine.admit(req) == TOKENS
 
     (reserved,) = side.take_step(step_output()).reserved
-    assert reserved.wish.first_token == 0
+    assert reserved.wish.from_token == 0
     assert engine.host.told == [(BLOCKS, 0)]
 
 

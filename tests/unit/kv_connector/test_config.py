@@ -8,7 +8,7 @@ import pytest
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 TRANSFER = TransferConfig(beat_interval_s=1.5, quarantine_max_share=0.25)
 EXTRA: dict[str, Any] = {
@@ -41,11 +41,11 @@ def test_a_node_has_its_roles_side_or_both() -> None:
 
 def test_an_unknown_key_is_named() -> None:
     """Nothing is ignored silently."""
-    with pytest.raises(ConfigError, match="control_prot"):
+    with pytest.raises(ConnectorConfigError, match="control_prot"):
         ConnectorConfig.from_extra(EXTRA | {"control_prot": 1})
 
 
 def test_a_missing_key_is_named() -> None:
     """The node and the connector must be of the same version."""
-    with pytest.raises(ConfigError, match="secret_file"):
+    with pytest.raises(ConnectorConfigError, match="secret_file"):
         ConnectorConfig.from_extra({key: value for key, value in EXTRA.items() if key != "secret_file"})

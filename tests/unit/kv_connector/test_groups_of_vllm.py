@@ -13,7 +13,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.layout.groups import (
     CACHED_STATES,
     ONE_GROUP,
@@ -78,7 +78,7 @@ def test_a_long_block_stands_for_several_scheduler_blocks() -> None:
 @pytest.mark.parametrize(("specs", "words"), REFUSED.values(), ids=REFUSED)
 def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
     """The sentence names what it is."""
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConnectorConfigError, match=words):
         groups_of(cache(*specs), 16)
 
 
@@ -131,7 +131,7 @@ def test_a_block_has_as_many_tokens_in_either_process(specs: list[Any], tokens: 
 def test_an_older_vllm_runs_neither_windows_nor_groups(specs: list[Any]) -> None:
     """It cannot be told which requests' KV did not arrive; one group without a window goes on as before."""
     assert groups_of(cache(FULL), 16, can_fail=False) == ONE_GROUP
-    with pytest.raises(ConfigError, match=r"vLLM 0\.30"):
+    with pytest.raises(ConnectorConfigError, match=r"vLLM 0\.30"):
         groups_of(cache(*specs), 16, can_fail=False)
 
 
@@ -142,6 +142,6 @@ def test_another_connector_beside_is_refused(groups: tuple[Group, ...]) -> None:
     """It has been tried with one group without a window alone."""
     refuse_beside(ONE_GROUP)
     with pytest.raises(
-        ConfigError, match=r"another KV connector beside Baton's has not been tried with .* leave out `beside`"
+        ConnectorConfigError, match=r"another KV connector beside Baton's has not been tried with .* leave out `beside`"
     ):
         refuse_beside(groups)

@@ -91,7 +91,7 @@ def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
 
     (reserved,) = engine.side.take_step(step_output()).reserved
     assert tokens == 24
-    assert (reserved.wish.tokens, reserved.wish.first_token) == (40, 16)
+    assert (reserved.wish.tokens, reserved.wish.from_token) == (40, 16)
     assert reserved.wish.blocks == [[block.block_id for block in blocks[1:]]]
 
 

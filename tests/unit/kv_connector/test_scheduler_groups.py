@@ -115,7 +115,7 @@ def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
     """And reserves what vLLM allocates then, in lists of one length, with 0 for what no kernel reads."""
     wish = decode.admit(TOKENS, 0, (0, 5), (2, 5))
 
-    assert (wish.tokens, wish.first_token) == (TOKENS, 0)
+    assert (wish.tokens, wish.from_token) == (TOKENS, 0)
     assert wish.blocks == [[1, 2, 3, 4, 5], [0, 0, 6, 7, 8]]
     # I3: one reference each beside vLLM's, until the epoch is closed, and none on the null block
     assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[2] * 8, 0]
@@ -127,7 +127,7 @@ def test_a_block_for_the_last_token_alone_is_not_reserved(decode: Decode) -> Non
     """VLLM allocates it when it computes that token."""
     wish = decode.admit(81, 32, (0, 5), (3, 5))
 
-    assert wish.first_token == 32
+    assert wish.from_token == 32
     assert wish.blocks == [[3, 4, 5, 0], [0, 6, 7, 0]]
 
 

@@ -192,7 +192,7 @@ def test_d_asks_for_the_state_before_the_last_token(
     side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)
     (reserved,) = side.take_step(step_output()).reserved
 
-    assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
+    assert (reserved.wish.tokens, reserved.wish.from_token) == (tokens, 0)
     assert reserved.wish.blocks == wanted
     assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == list(range(1, attention + 2))
     side.close()
@@ -238,7 +238,7 @@ def test_d_asks_for_the_state_though_it_has_a_prefix(tmp_path: Path) -> None:
     side.allocated(made, [attention, [pool.null_block] * 3 + [state]], 17)
     (reserved,) = side.take_step(step_output()).reserved
 
-    assert reserved.wish.first_token == 32
+    assert reserved.wish.from_token == 32
     assert reserved.wish.blocks == [[3, 4], [0, 5]]
     assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == [3, 4, 5]
     side.close()

@@ -10,7 +10,7 @@ import torch
 from vllm.v1 import kv_cache_interface
 from vllm.v1.kv_cache_interface import KVCacheSpec, UniformTypeKVCacheSpecs
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.layout.groups import groups_of
 from baton.kv_connector.layout.windows import window_of_chunk
 
@@ -67,7 +67,7 @@ def test_a_class_is_handed_over_or_refused_by_name(kind: type[KVCacheSpec]) -> N
         if kind.__name__ in HANDED_OVER:
             assert [group.window for group in groups_of(caches, BLOCK_TOKENS)] == [HANDED_OVER[kind.__name__]]
         else:
-            with pytest.raises(ConfigError, match=rf"kind {kind.__name__}, "):
+            with pytest.raises(ConnectorConfigError, match=rf"kind {kind.__name__}, "):
                 groups_of(caches, BLOCK_TOKENS)
 
 
@@ -89,5 +89,5 @@ def test_a_state_for_several_tokens_is_refused() -> None:
     spec = kv_cache_interface.FullAttentionSpec(
         block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=8, dtype=torch.float32, tokens_per_state=4
     )
-    with pytest.raises(ConfigError, match="one state for 4 tokens has not been tried"):
+    with pytest.raises(ConnectorConfigError, match="one state for 4 tokens has not been tried"):
         groups_of(cache(spec), BLOCK_TOKENS)

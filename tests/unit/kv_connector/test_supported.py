@@ -10,7 +10,7 @@ from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec
 
 from baton.kv_connector import supported
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.layout.groups import CACHED_STATES, ONE_GROUP, Group
 from baton.kv_connector.layout.groups import STATE as STATE_ALONE
 from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER
@@ -130,7 +130,7 @@ def test_engines_that_cannot_send_answers_are_refused_by_name(
     config: Any, of: Sequence[Group], *, beside: bool, words: str
 ) -> None:
     """A node with `both_ways` has both sides or does not start: it says so by its setting, before the engine is there."""
-    with pytest.raises(ConfigError, match=r"transfer\.both_ways .* turn it off") as refused:
+    with pytest.raises(ConnectorConfigError, match=r"transfer\.both_ways .* turn it off") as refused:
         check_both_ways(config, of, has_neighbours=beside)
 
     assert words in str(refused.value)
@@ -162,7 +162,8 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
     monkeypatch.setattr(supported, "COUNTS_ACCEPTED_DRAFTS", False)
 
     with pytest.raises(
-        ConfigError, match=r"recurrent layers \(Mamba, GDN\) needs vLLM 0\.32 or newer: after a step without drafts"
+        ConnectorConfigError,
+        match=r"recurrent layers \(Mamba, GDN\) needs vLLM 0\.32 or newer: after a step without drafts",
     ):
         check_supported(engine(speculative=drafts("ngram")), groups(FULL, STATE))
 
@@ -251,5 +252,5 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:
     """The message says what to change."""
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConnectorConfigError, match=words):
         check_supported(config, cache)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import RolesConfig
+from baton.contracts.kv_transfer import Role
 from baton.deploy.roles.decision import Change, Decider, split
 from baton.deploy.roles.fleet import Member
-from baton.proxy.nodes.node import Role
 
 RULES = RolesConfig(interval_s=2.0, looks=3, least_load=0.5, margin=0.2, cooldown_s=30.0)
 LOOK_S = RULES.interval_s

@@ -3,7 +3,7 @@
 import pytest
 
 from baton.kv_connector.engine.mooncake_environment import check_transport, prepare_environment
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 
 
 def test_defaults_complete_an_empty_environment() -> None:
@@ -40,7 +40,7 @@ def test_other_transports_are_not_forced_to_tcp() -> None:
 @pytest.mark.parametrize("name", ["MC_TCP_PROTO", "MC_USE_TENT", "MC_USE_TEV1"])
 def test_settings_that_break_the_rules_are_refused(name: str) -> None:
     """TCP protocol 1 acknowledges before the bytes are applied; the sentence names the variable."""
-    with pytest.raises(ConfigError, match=f"{name}=1 must not be set"):
+    with pytest.raises(ConnectorConfigError, match=f"{name}=1 must not be set"):
         prepare_environment("10.0.0.7", "tcp", {name: "1"})
 
 
@@ -51,7 +51,7 @@ def test_asking_for_tcp_protocol_2_is_fine() -> None:
 
 def test_a_contradiction_is_refused() -> None:
     """RDMA in the configuration and TCP in the environment cannot both be meant."""
-    with pytest.raises(ConfigError, match="MC_FORCE_TCP"):
+    with pytest.raises(ConnectorConfigError, match="MC_FORCE_TCP"):
         prepare_environment("10.0.0.7", "rdma", {"MC_FORCE_TCP": "1"})
 
 
@@ -75,5 +75,5 @@ def test_a_transport_that_carries_the_device_passes(protocol: str, device: str) 
 )
 def test_a_transport_that_does_not_is_refused(protocol: str, device: str, words: str) -> None:
     """Mooncake itself would read device memory as if it were the host's, or take another transport without a word."""
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConnectorConfigError, match=words):
         check_transport(protocol, device)

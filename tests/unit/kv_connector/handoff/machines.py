@@ -16,7 +16,7 @@ PEER = "tcp://p:1"
 SETTINGS = TransferConfig()
 HASH = b"prompt"
 PROMPT = Prompt(tokens=40, blocks=3, prompt_hash=HASH)
-WISH = BlockReservation(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
+WISH = BlockReservation(tokens=40, from_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
 
 
 def hello(node: str = "p") -> Hello:

@@ -88,7 +88,7 @@ def reservation(name: str = "t", *, blocks: list[list[int]] | None = None, engin
         epoch=1,
         engine=engine,
         tokens=40,
-        first_token=0,
+        from_token=0,
         blocks=[[1, 2, 3]] if blocks is None else blocks,
         prompt_hash=HASH,
     )
@@ -115,7 +115,7 @@ def test_a_transfer_belongs_to_the_first_rank_that_asks_for_it(scene: Scene, bod
 def test_what_a_rank_that_is_gone_had_may_be_anothers(scene: Scene) -> None:
     """Its transfers end with its session: one that restarted is no obstacle for longer than `peer_timeout_s`."""
     scene.pair.reserve()
-    claims = scene.pair.p._claims
+    claims = scene.pair.p._quotas
     assert (claims.owners, claims.transfers[D]) == ({"e0": D}, 1)
     scene.pair.p.sessions[D].last_heard = -100.0
     scene.pair.p.tick(scene.pair.now)
@@ -183,7 +183,7 @@ def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: py
     """So are places without a block, of which a layer with a window has many; what has ended counts no more."""
     monkeypatch.setattr(peer_quotas, "MAX_BLOCKS_EACH", 10)
     monkeypatch.setattr(peer_quotas, "MAX_PLACES_EACH", 100)
-    claims = scene.pair.p._claims
+    claims = scene.pair.p._quotas
     for name in range(9):
         assert scene.says(reservation(f"u{name}", blocks=[[0] * 10 + [1]])) == []
     assert (claims.blocks[E], claims.places[E]) == (9, 99)

@@ -349,9 +349,9 @@ def test_the_first_request_keeps_a_transfer_id() -> None:
 UNFIT = {
     "hash": WISH._replace(prompt_hash=b"another"),
     "tokens": WISH._replace(tokens=41),
-    "off a block": WISH._replace(first_token=8),
-    "before the prompt": WISH._replace(first_token=-16, blocks=[[3, 4, 5, 6]]),
-    "nothing": WISH._replace(first_token=48, blocks=[[]]),
+    "off a block": WISH._replace(from_token=8),
+    "before the prompt": WISH._replace(from_token=-16, blocks=[[3, 4, 5, 6]]),
+    "nothing": WISH._replace(from_token=48, blocks=[[]]),
     "too few blocks": WISH._replace(blocks=[[4, 5]]),
     "another group": WISH._replace(blocks=[[4, 5, 6], [7, 8]]),
     "a hole": WISH._replace(blocks=[[4, 0, 6]]),
@@ -380,7 +380,7 @@ def test_only_missing_blocks_travel_and_are_digested() -> None:
     pair.p._verify = lambda _: True
     pair.start()
     pair.write()
-    pair.reserve(wish=WISH._replace(first_token=16, blocks=[[5, 6]]))
+    pair.reserve(wish=WISH._replace(from_token=16, blocks=[[5, 6]]))
 
     [push] = pair.pushes()
     pair.p.push_done(push, True, 0.0)
@@ -406,7 +406,7 @@ def test_a_revoke_whose_reserve_was_lost_is_answered_at_once() -> None:
     assert not pair.p.transfers
 
 
-OTHER = Reserve(transfer_id="t", epoch=2, engine="e9", tokens=40, first_token=0, blocks=[[7, 8, 9]], prompt_hash=HASH)
+OTHER = Reserve(transfer_id="t", epoch=2, engine="e9", tokens=40, from_token=0, blocks=[[7, 8, 9]], prompt_hash=HASH)
 
 
 @pytest.mark.parametrize("ask", [Revoke(transfer_id="t", epoch=2), OTHER], ids=["revoke", "reserve"])
@@ -545,8 +545,8 @@ def test_commit_waits_for_the_first_token_and_carries_it() -> None:
     pair = pushed()
     assert not pair.p.ended
 
-    pair.p.first_token("p-t", SampledToken(id=7), 0.0)
-    pair.p.first_token("p-t", SampledToken(id=8), 0.0)
+    pair.p.token_sampled("p-t", SampledToken(id=7), 0.0)
+    pair.p.token_sampled("p-t", SampledToken(id=8), 0.0)
 
     assert committed(pair).first == SampledToken(id=7)
 
@@ -557,7 +557,7 @@ def test_a_token_that_comes_before_the_last_push_waits_for_it(samples: bool) -> 
     pair = Pair()
     pair.reserve()
     pair.start(prompt=PROMPT._replace(samples=samples))
-    pair.p.first_token("p-t", SampledToken(id=7), 0.0)
+    pair.p.token_sampled("p-t", SampledToken(id=7), 0.0)
     assert not pair.p.ended
 
     pair.write()

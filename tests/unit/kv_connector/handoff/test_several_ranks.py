@@ -332,7 +332,7 @@ def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
         incarnation = 21 + number
         producer.receive("d", Message(incarnation, 0, 1, hello("d")), 0.0)
         reserve = Reserve(
-            transfer_id=flow, epoch=1, engine="e", tokens=40, first_token=0, blocks=[[1, 2, 3]], prompt_hash=HASH
+            transfer_id=flow, epoch=1, engine="e", tokens=40, from_token=0, blocks=[[1, 2, 3]], prompt_hash=HASH
         )
         producer.receive("d", Message(incarnation, 11, 2, reserve), 0.0)
 

@@ -78,14 +78,14 @@ def blocks_for(rig: Rig, seed: int) -> list[int]:
     return random.Random(seed).sample(range(POOL), -(-TOKENS // rig.block_tokens))
 
 
-def arrive(prefill: Rig, decode: Rig, tp: int, first_token: int = 0) -> dict[int, tuple[int, ...]]:
+def arrive(prefill: Rig, decode: Rig, tp: int, from_token: int = 0) -> dict[int, tuple[int, ...]]:
     """Push everything that one D rank wants from all P ranks; returns what lies where on D."""
     sources, targets = blocks_for(prefill, 1), blocks_for(decode, 2)
     arrived: dict[int, tuple[int, ...]] = {}
     for other in range(prefill.tp_size):
         found = pair(prefill.side(other), decode.side(tp))
         unit = found.unit_tokens
-        units = range(first_token // unit, -(-TOKENS // unit))
+        units = range(from_token // unit, -(-TOKENS // unit))
         per_src, per_dst = prefill.block_tokens // unit, decode.block_tokens // unit
         there = prefill.fill(other, sources)
         plan = plan_units(
@@ -125,7 +125,7 @@ def test_a_prefix_that_d_has_is_left_out_whatever_the_block_sizes() -> None:
     """The first wanted token lies within a block of P's."""
     prefill, decode = Rig(heads=2, tp_size=1, block_tokens=16), Rig(heads=2, tp_size=1, block_tokens=8)
 
-    arrived = arrive(prefill, decode, 0, first_token=24)
+    arrived = arrive(prefill, decode, 0, from_token=24)
 
     expected = decode.fill(0, blocks_for(decode, 2))
     assert arrived == {at: what for at, what in expected.items() if what[0] >= 24}

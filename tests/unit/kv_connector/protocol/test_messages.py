@@ -154,7 +154,7 @@ def test_the_largest_lists_pass_and_fit_a_frame() -> None:
         epoch=1 << 62,
         engine="h" * 256,
         tokens=1 << 31,
-        first_token=0,
+        from_token=0,
         blocks=[[(1 << 31) - 1] * MAX_BLOCKS],
         prompt_hash=bytes(64),
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.protocol.verification import Sampling, differences, mismatch
 
 
@@ -22,7 +22,7 @@ def test_a_sample_is_drawn_from_the_id_alone() -> None:
 @pytest.mark.parametrize("word", ["sample:0", "sample:", "sample", "half", "sample:-3", "sample:1.5", ""])
 def test_another_word_is_refused(word: str) -> None:
     """A typing error must not turn verification off."""
-    with pytest.raises(ConfigError, match="kv_verify"):
+    with pytest.raises(ConnectorConfigError, match="kv_verify"):
         Sampling.of(word)
 
 

@@ -225,7 +225,7 @@ def test_the_destination_asks_for_what_the_source_sends(sides: SchedulerSides, *
     step = sides.take_step(step_output()).decode
     assert step is not None
     (reserved,) = step.reserved
-    assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 16)
+    assert (reserved.wish.tokens, reserved.wish.from_token) == (tokens, 16)
     assert len(reserved.wish.blocks[0]) == -(-tokens // BLOCK_TOKENS) - 1
 
     source = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, SENT + 1))

@@ -7,7 +7,7 @@ import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1 import offloading_connector as upstream
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.fenced_offloading import ALLOCATED, OffloadingConnector
 
 
@@ -51,7 +51,7 @@ def test_blocks_that_another_connector_fills_count_as_written(monkeypatch: pytes
 
 def test_a_vllm_whose_connector_works_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renamed attribute must stop the node, not silently take the fence away."""
-    with pytest.raises(ConfigError, match="does not say which blocks a step writes"):
+    with pytest.raises(ConnectorConfigError, match="does not say which blocks a step writes"):
         made(monkeypatch, SimpleNamespace(), KVConnectorRole.SCHEDULER)
 
 

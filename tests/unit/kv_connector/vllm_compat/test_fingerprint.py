@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from baton.contracts.node_info import Fingerprint, differences
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
 
@@ -163,7 +163,7 @@ def test_a_block_is_as_long_as_the_connector_counts_it() -> None:
 
 def test_a_process_without_a_model_cannot_be_described() -> None:
     """Guessing a backend would let incompatible nodes meet."""
-    with pytest.raises(ConfigError, match="no attention layers"):
+    with pytest.raises(ConnectorConfigError, match="no attention layers"):
         fingerprint_of(config(), "abc")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from vllm.config import CompilationConfig, CUDAGraphMode
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.runner_order import VOIDS_FIRST, check_graphs, check_order
 
 
@@ -31,7 +31,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_vllm_s_own_worker_on_v2_is_refused_by_name() -> None:
     with pytest.raises(
-        ConfigError, match=r"workers\.Theirs does not .* --worker-cls baton\.model_runner\.cuda\.EngineWorker"
+        ConnectorConfigError, match=r"workers\.Theirs does not .* --worker-cls baton\.model_runner\.cuda\.EngineWorker"
     ):
         check_order(engine())
 
@@ -39,7 +39,7 @@ def test_vllm_s_own_worker_on_v2_is_refused_by_name() -> None:
 @pytest.mark.parametrize("worker", ["auto", "workers.Missing", type("Theirs", (), {})])
 def test_a_worker_that_says_nothing_is_vllm_s_own(worker: object) -> None:
     """However it is named."""
-    with pytest.raises(ConfigError, match="V2 model runner"):
+    with pytest.raises(ConnectorConfigError, match="V2 model runner"):
         check_order(engine(worker=worker))
 
 
@@ -66,7 +66,7 @@ def test_full_graphs_are_refused_where_hooks_are_needed(mode: CUDAGraphMode) -> 
     """Not on a decode node, and not where all layers leave after the pass."""
     full = engine(cudagraph_mode=mode)
 
-    with pytest.raises(ConfigError, match=rf"cudagraph_mode {mode.name} .* PIECEWISE or NONE"):
+    with pytest.raises(ConnectorConfigError, match=rf"cudagraph_mode {mode.name} .* PIECEWISE or NONE"):
         check_graphs(full, "event")
     check_graphs(full, "forward")
     check_graphs(engine(producer=False, cudagraph_mode=mode), "event")
@@ -78,7 +78,7 @@ def test_pieces_must_leave_attention_out() -> None:
 
     check_graphs(engine(cudagraph_mode=CUDAGraphMode.PIECEWISE, splitting_ops=attention), "auto")
     check_graphs(engine(cudagraph_mode=CUDAGraphMode.NONE, splitting_ops=[]), "auto")
-    with pytest.raises(ConfigError, match="attention is captured"):
+    with pytest.raises(ConnectorConfigError, match="attention is captured"):
         check_graphs(engine(cudagraph_mode=CUDAGraphMode.PIECEWISE, splitting_ops=["vllm::all_reduce"]), "auto")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest, objection
 
 TARGET = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
@@ -116,7 +116,7 @@ STRANGE = {
 @pytest.mark.parametrize("drafted", STRANGE.values(), ids=STRANGE)
 def test_an_mtp_drafter_with_strange_names_is_refused(drafted: Sequence[str]) -> None:
     """A layer of the target that is taken for the drafter's would be missing from what a commit covers."""
-    with pytest.raises(ConfigError, match="which layers are the drafter's cannot be told"):
+    with pytest.raises(ConnectorConfigError, match="which layers are the drafter's cannot be told"):
         check_draft_layers(engine("mtp", layers=[*TARGET, *drafted], modules=1), [*TARGET, *drafted])
 
 

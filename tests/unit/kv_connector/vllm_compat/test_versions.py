@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.vllm_compat import versions
 from baton.kv_connector.vllm_compat.versions import FailedLoads, TransferResults, check_engine, restart
 
@@ -88,7 +88,7 @@ def test_this_vllm_has_every_hook(role: Role) -> None:
 )
 def test_a_vllm_without_a_hook_that_an_invariant_needs_is_refused(role: Role, hook: str, words: str) -> None:
     """The sentence names the version, the role, the hook and what would go wrong."""
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConnectorConfigError) as refused:
         check_engine(role, version="0.23.0", connector=without(hook))
 
     assert str(refused.value).startswith(f"vLLM 0.23.0 cannot run a {role} node: its connectors have no {hook}, ")

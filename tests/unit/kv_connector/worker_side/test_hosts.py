@@ -8,7 +8,7 @@ import pytest
 
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_endpoints import IpcEndpoint, TcpEndpoint
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.worker_side import hosts
 from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, verify_hosts_agree, write_doors
 
@@ -92,7 +92,7 @@ def test_hosts_that_differ_do_not_start(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(hosts, "_gather", lambda mine: [mine, member(1, dtype="bfloat16")])
     monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
 
-    with pytest.raises(ConfigError, match="dtype"):
+    with pytest.raises(ConnectorConfigError, match="dtype"):
         verify_hosts_agree(engine(0), config(tmp_path))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.worker_side.sync import (
     EventSync,
@@ -163,7 +163,7 @@ def test_auto_is_stream_on_an_npu_and_event_elsewhere(name: str, device_type: st
 
 def test_an_unknown_policy_is_named() -> None:
     """A bad value stops the process with a sentence."""
-    with pytest.raises(ConfigError, match="layer_sync='soon' is none of auto, event, stream, forward"):
+    with pytest.raises(ConnectorConfigError, match="layer_sync='soon' is none of auto, event, stream, forward"):
         Device("soon")
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from baton.contracts.kv_transfer import Role
 from baton.proxy.admin import override_store
 from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
-from baton.proxy.nodes.node import Role
 from baton.proxy.nodes.overrides import AdminOverrides
 from tests.unit.proxy.nodes.test_registry import members
 

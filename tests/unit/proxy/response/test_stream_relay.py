@@ -77,7 +77,12 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRec
     record = RequestRecord("r")
     record.path = DISAGGREGATED
     client = SimpleNamespace(
-        record=record, begin_stream=lambda *_, **__: True, write=write, drained=None, end=lambda: None, claim=CLAIM
+        record=record,
+        begin_stream=lambda *_, **__: True,
+        write=write,
+        wait_writable=None,
+        end=lambda: None,
+        claim=CLAIM,
     )
     stream = SimpleNamespace(record=None, broken=None, begin_decode=lambda _: None)
     opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
