@@ -154,6 +154,7 @@ async def measure_setup(
     other_cores = meter.other_cores()
     exchange.client.close()
     plans_after, ratios_after = count_plans(await fetch(parse_address(proxy), "/metrics", {}))
+    ratios_after.subtract(ratios)  # `-` would drop buckets of 0
     return Measured(
         mix=mix,
         link_bit_s=link,
@@ -162,7 +163,7 @@ async def measure_setup(
         requests=traffic.requests,
         good=sum(meets_slos(record, idle) for record in records),
         plans=plans_after - plans,
-        prediction_error=median_error(ratios_after - ratios),
+        prediction_error=median_error(ratios_after),
         other_cores=other_cores,
         records=records,
     )

@@ -4,7 +4,6 @@ from math import inf, sqrt
 from typing import Final
 
 from baton.proxy.nodes.faded_line import KEPT, MAX_AGE_S, FadedLine
-from baton.proxy.nodes.size_factors import SizeFactors
 
 MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not believed
 _LEAST_S: Final = 0.001  # times are compared with no less than that
@@ -13,23 +12,20 @@ _OUTLIER: Final = 4.0
 
 
 class PrefillTime:
-    """A straight line through the times that were seen, over bytes of prompt, where bytes take as much more or less as they did of late at that size.
+    """A straight line through the times that were seen, over bytes of prompt.
 
     Prompts weigh by 1 ÷ the square of (their length + a tenth of the mean length): a part of what a short prompt takes
     is as much as the same part of what a long one takes, however fast the node is.
     """
 
-    __slots__ = (
-        *("_bytes", "_count", "_errors", "_factors", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by"),
-        "per_byte_s",
-    )
+    __slots__ = ("_bytes", "_count", "_errors", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by", "per_byte_s")
 
     def __init__(self) -> None:
         self._last_s = -inf  # monotonic
         self._begin()
 
     def _begin(self) -> None:
-        self._line, self._factors = FadedLine(), SizeFactors()
+        self._line = FadedLine()
         self._fixed_s = self.per_byte_s = 0.0
         # Faded sums: of samples, of their bytes and seconds; of predictions, and of the squares of the shares that they were wrong by.
         self._count = self._bytes = self._seconds = self._errors = self._wrong_by = 0.0
@@ -54,10 +50,9 @@ class PrefillTime:
         ):  # a node that is taken to be slow gets few prompts: old times would stay for hours
             self._begin()
         self._last_s = now_s
-        is_known = False
         if self._count:
             line_s, is_known = self._fixed_s + prompt_bytes * self.per_byte_s, self._line.is_known(now_s)
-            expected_s = max(_LEAST_S, self._time_s(prompt_bytes))
+            expected_s = max(_LEAST_S, line_s)
             if self._count <= 1.0 and time_s < line_s / _OUTLIER:  # the first one was odd: it was compiling
                 self._begin()
             else:
@@ -74,17 +69,10 @@ class PrefillTime:
             slope = line.mean_s / line.mean if line.has_amounts else 0.0
         self.per_byte_s = slope
         self._fixed_s = line.fixed_s(slope)
-        if is_known:
-            bytes_s = prompt_bytes * slope
-            line_s = max(_LEAST_S, self._fixed_s + bytes_s)
-            self._factors.learn(prompt_bytes, bytes_s / line_s, (time_s - self._fixed_s) / line_s)
 
     def predict_s(self, prompt_bytes: float, now_s: float) -> float | None:
         """Return the time that a prompt will take, with all prompts before it; None while too little was seen."""
-        return self._time_s(prompt_bytes) if self._line.is_known(now_s) else None
-
-    def _time_s(self, prompt_bytes: float) -> float:
-        return self._fixed_s + prompt_bytes * self.per_byte_s * self._factors.at(prompt_bytes)
+        return self._fixed_s + prompt_bytes * self.per_byte_s if self._line.is_known(now_s) else None
 
     def known_per_byte_s(self, now_s: float) -> float:
         """Return the time that a byte takes more; 0 while too little was seen."""

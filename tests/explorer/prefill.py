@@ -119,14 +119,14 @@ class ProducerRank(Rank):
         for owner, outcome in list(outcomes.values()):  # any rank that asks, for any epoch: it has failed cleanly
             if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
                 machine.tombstones.bury(0, replace(outcome, epoch=0, reason=REASON))
-        claims = machine._quotas
+        quotas = machine._quotas
         if not self.scene.engine_names_return:  # then no decode rank names another's
-            claims.owners.clear()
-            claims._engines.clear()
+            quotas.owners.clear()
+            quotas._engines.clear()
         by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
         by_name += [fan_out._flows, fan_out._open, fan_out._holding, fan_out._request_of]
         by_peer: list[dict[Any, Any]] = [machine.sessions, machine._routes, machine._hellos, owners]
-        for table in [*by_name, *by_peer, machine._terms_of, claims.transfers, claims.blocks, claims.places]:
+        for table in [*by_name, *by_peer, machine._terms_of, quotas.transfers, quotas.blocks, quotas.places]:
             in_order(table)
 
     def pushes_key(self) -> tuple[Any, ...]:

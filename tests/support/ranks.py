@@ -128,14 +128,14 @@ class Ranks:
         """D's scheduler has seen the request."""
         self.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", [self.prefill.address])]))
 
-    def reserve(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
+    def reserve(self, name: str, tokens: int, blocks: Sequence[int], from_token: int = 0) -> None:
         """D's scheduler has allocated blocks."""
-        wish = BlockReservation(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
+        wish = BlockReservation(tokens, from_token, [list(blocks)], f"prompt {name}".encode())
         self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
 
-    def ask(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
+    def ask(self, name: str, tokens: int, blocks: Sequence[int], from_token: int = 0) -> None:
         self.watch(name)
-        self.reserve(name, tokens, blocks, first_token)
+        self.reserve(name, tokens, blocks, from_token)
 
     def hand_over(self, name: str = "a") -> None:
         """One prompt of two full blocks and a partial one: P's 1, 2 and 5 are to be D's 7, 3 and 4."""

@@ -303,7 +303,7 @@ async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() 
         full = len(taken) % 3 == 0
         return not full
 
-    async def drained() -> None:
+    async def wait_writable() -> None:
         nonlocal full, waits
         await asyncio.sleep(0.001)
         full, waits = False, waits + 1
@@ -312,7 +312,7 @@ async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() 
         answer = await post(upstream, server)
         first = await answer.read_event()
         async with asyncio.timeout(10):
-            await answer.pour(sink, drained)
+            await answer.pour(sink, wait_writable)
 
         assert first + b"".join(taken) == b"".join(events)
         assert waits >= 1

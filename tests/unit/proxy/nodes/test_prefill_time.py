@@ -71,34 +71,6 @@ def test_long_prompts_do_not_spoil_what_is_expected_of_short_ones() -> None:
     assert all(0.5 < (times.predict_s(size, 1.0) or 0.0) / time_s < 2 for size, time_s in seen_s.items())
 
 
-@pytest.mark.parametrize("before", [300, 12_000], ids=["only short ones before", "long ones as well"])
-def test_long_prompts_are_expected_at_their_own_pace(before: int) -> None:
-    """Ten of them are enough, and short ones, which weigh more in the line, are expected as they were; longer ones are expected at that pace."""
-    times = fitted((100, 0.03), (300, 0.05), (before, 1e-5 * before + 0.02))
-    for _ in range(10):
-        times.learn(12_000, 0.9, 0.0)
-        times.learn(300, 0.05, 0.0)
-
-    assert times.predict_s(12_000, 1.0) == pytest.approx(0.9, rel=0.1)
-    assert times.predict_s(11_000, 1.0) == pytest.approx(0.9 * 11 / 12, rel=0.1)
-    assert times.predict_s(300, 1.0) == pytest.approx(0.05, rel=0.1)
-    assert times.predict_s(50_000, 1.0) == pytest.approx(0.9 * 50 / 12, rel=0.1)
-
-
-def test_no_size_takes_less_than_an_empty_prompt() -> None:
-    """Nor is any too large to be predicted."""
-    times = fitted((100, 0.5), (10_000, 2.0))
-    for _ in range(5):
-        times.learn(1000, 0.1, 0.0)
-
-    assert (
-        0
-        < (times.predict_s(0, 1.0) or 0.0)
-        <= (times.predict_s(1000, 1.0) or 0.0)
-        < (times.predict_s(1e15, 1.0) or 0.0)
-    )
-
-
 def test_one_stall_counts_as_four_times_what_was_expected() -> None:
     stalled, slower = (fitted((1000, 0.1), (2000, 0.2)) for _ in range(2))
     stalled.learn(1000, 60.0, 0.0)
@@ -120,9 +92,7 @@ def test_the_spread_is_the_share_that_predictions_were_wrong_by() -> None:
     """Short prompts and long ones, each a fifth sooner or later than expected."""
     times = fitted((1000, 0.08), (1000, 0.12), (4000, 0.32), (4000, 0.48))
 
-    assert times.spread == pytest.approx(
-        0.2, rel=0.2
-    )  # factors follow what was seen, which is wrong the other way round
+    assert times.spread == pytest.approx(0.2, rel=0.1)
 
 
 def test_the_spread_is_of_predictions_and_of_no_times_before_the_first_one() -> None:
@@ -146,12 +116,12 @@ def test_a_node_that_becomes_another_one_is_followed(times_slower: float, sample
         assert times.predict_s(size, 1.0) == pytest.approx((0.02 + size * 1e-5) * times_slower, rel=0.25)
 
 
-@pytest.mark.parametrize(("first_s", "rounds"), [(0.0, 13), (0.005, 13), (5.0, 4), (60.0, 4)])
-def test_an_odd_first_time_is_soon_forgotten(first_s: float, rounds: int) -> None:
+@pytest.mark.parametrize("first_s", [0.0, 0.005, 5.0, 60.0])
+def test_an_odd_first_time_is_soon_forgotten(first_s: float) -> None:
     """One of a prompt that was in a cache, or of a node that was compiling."""
     times = PrefillTime()
     times.learn(12_000, first_s, 0.0)
-    for size in (11_000, 12_000, 13_000) * rounds:
+    for size in (11_000, 12_000, 13_000) * 13:
         times.learn(size, 0.5, 0.0)
 
     assert times.predict_s(12_000, 1.0) == pytest.approx(0.5, rel=0.25)
