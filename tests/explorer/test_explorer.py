@@ -30,6 +30,10 @@ FAR = {
     "let another reservation take over",
     "make no room",
     "send a preempted prompt",
+    "void for the first rank alone",
+    "receive into cached blocks too",
+    "give up what is reserved",
+    "hash the prompt without its answer",
 }
 
 

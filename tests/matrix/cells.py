@@ -67,11 +67,10 @@ def name_of(case: Case) -> str:
     return f"{case['prefill']} to {case['decode']}; blocks of {case['blocks']}; chunks of {case['chunk']}{hits}"
 
 
-# One of each way in which KV changes hands: heads joined and in replicas, heads split over stages, engines.
+# KV that changes hands over several ranks: heads split over stages, engines.
 REPRESENTATIVE: Final[Sequence[Case]] = tuple(
     dict(zip(AXES, values, strict=True))
     for values in (
-        ("tp4", "1", "32", "256", "prefill"),
         ("pp2", "tp2", "128", "4096", "both"),
         ("dp2", "dp2", "128", "4096", "none"),
     )
