@@ -49,9 +49,7 @@ print("alive")
 """
 
 
-@pytest.mark.parametrize(
-    "spare", [pytest.param(n, marks=() if n == 1 else pytest.mark.exhaustive) for n in range(7)]
-)
+@pytest.mark.parametrize("spare", [pytest.param(n, marks=() if n == 1 else pytest.mark.exhaustive) for n in range(7)])
 def test_a_first_question_with_few_descriptors_left_is_refused(spare: int, tmp_path: Path) -> None:
     """The contexts were opened at start; what a single question lacks is an error that the caller hears of."""
     command = [sys.executable, "-c", ASK, str(spare), str(tmp_path)]
