@@ -18,7 +18,7 @@ _STREAMS_SHARE: Final = 0.8  # of the target of the time between tokens, that st
 _SEEN: Final = 0.95  # of a steady rate of prompts: from there on unknown tokens are not waited for
 
 
-def do_pairs_miss_less(
+def are_pairs_as_good(
     chosen_prefill: Choice,
     decode: Node,
     *,

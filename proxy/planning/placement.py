@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
-from baton.proxy.planning.pairs_or_plain import MISSED, do_pairs_miss_less
+from baton.proxy.planning.pairs_or_plain import MISSED, are_pairs_as_good
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
@@ -142,7 +142,7 @@ def _keep_targets(
         return False
     if not (predicted.is_late or predicted.is_slow or _are_crowded(chosen_prefill.node, decode)):
         return True
-    return do_pairs_miss_less(
+    return are_pairs_as_good(
         chosen_prefill,
         decode,
         first_token_s=predicted.target_s,
