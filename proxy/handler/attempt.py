@@ -10,6 +10,7 @@ Longer than other files, since it has both the legs' making and their end.
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -25,6 +26,7 @@ from baton.proxy.handler.legs import LegRequest, first_to_count, nothing, open_d
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
+from baton.proxy.nodes.cached_cost import Prompt
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
@@ -129,7 +131,8 @@ class AttemptRunner:
         self._members.succeeded(call.node)
         call.leg.end()
         call.node.times.answered.observe(outcome.answered_s - sent.at_s)
-        _learn(call, outcome.answered_s - sent.at_s)
+        if relay is None:
+            _learn(call, outcome.answered_s - sent.at_s)
         return outcome
 
     def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
@@ -163,7 +166,7 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
-        expected = _expect(plan.decode, plan.own_bytes, request)
+        expected = _expect(plan.decode, plan.own_bytes, plan.cached_bytes, request)
         if not request.start or not plan.decode.starts_with_tokens:
             return _call(plan.decode, request, decode_body(request.fields, None), estimate=expected)
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
@@ -180,7 +183,7 @@ class AttemptRunner:
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
         asked = request if relays else replace(request, names_tokens="")
-        expected = _expect(plan.prefill, plan.new_bytes, request)
+        expected = _expect(plan.prefill, plan.new_bytes, plan.cached_bytes, request)
         id_suffix = "" if relays else "-prefill"
         return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=expected)
 
@@ -224,6 +227,8 @@ class Attempt:
             prefill = replace(shared.prefill_call(plan, request, params), is_optional=is_optional)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
+            if relay is not None:
+                relay.on_first_event = partial(self._end_waiting, prefill, self._sent.at_s)
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.new_bytes))
             decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
@@ -273,6 +278,13 @@ class Attempt:
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
+
+    def _end_waiting(self, call: LegRequest, sent_s: float, first_token_s: float) -> None:
+        """The prefill node has computed the prompt; it still sends KV, or holds it."""
+        _learn(call, first_token_s - sent_s)
+        if self._prefill is not None and isinstance(self._plan, DisaggregatedPlan):
+            waiting_bytes = self._plan.new_bytes or self._request.prompt_bytes
+            self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
@@ -381,14 +393,19 @@ def _call(
     return LegRequest(node=node, request=sent, leg=leg, asked=request, estimate=estimate)
 
 
-def _expect(node: Node, new_bytes: int, request: ClientRequest) -> Estimate | None:
+def _expect(node: Node, work_bytes: int, cached_bytes: int, request: ClientRequest) -> Estimate | None:
     """Count a prompt as the node's, and estimate it if its first token can be timed."""
-    if not new_bytes:
+    if not work_bytes:
         return None
     now_s = node.clock()
-    node.prompt_rate.add(new_bytes, now_s)
-    node.prompt_share.add(node.prefill_time.predict_s(new_bytes, now_s) or 0.0, now_s)
-    return estimate(node, new_bytes) if _is_timed(request) else None
+    node.prompt_rate.add(work_bytes, now_s)
+    node.prompt_share.add(node.prefill_time.predict_s(work_bytes, now_s) or 0.0, now_s)
+    if not _is_timed(request):
+        return None
+    expected = estimate(node, work_bytes)
+    if expected.prompt_bytes > work_bytes:  # others wait before it
+        return expected
+    return expected._replace(alone=Prompt(request.prompt_bytes - cached_bytes, cached_bytes))
 
 
 def _is_timed(request: ClientRequest) -> bool:
@@ -400,6 +417,8 @@ def _learn(call: LegRequest, first_token_s: float) -> None:
     """Fit the node's prefill time to what was seen."""
     if call.estimate is None:
         return
-    call.node.prefill_time.learn(call.estimate.prompt_bytes, first_token_s, call.node.clock())
+    call.node.prefill_time.learn(
+        call.estimate.prompt_bytes, first_token_s, call.node.clock(), alone=call.estimate.alone
+    )
     if call.estimate.first_token_s:
         call.node.times.prediction.observe(first_token_s / call.estimate.first_token_s)

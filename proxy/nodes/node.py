@@ -208,27 +208,20 @@ class Node:
 
     @property
     def sends_streams(self) -> bool:
-        """Whether another decode node can have the KV of a stream from it, and it that of another one's.
-
-        With several engines it is not known which of them has a stream.
-        """
+        """Whether decode nodes can have the KV of streams from each other; of several engines it is not known which has a stream."""
         return self.info is not None and self.info.both_ways and len(self.info.control_addresses) == 1
 
     def begin(self, prompt_bytes: int, *, new_bytes: int = 0) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called. `new_bytes`: of its prompt, what the node is not believed to have; 0: not known."""
         trial = self.breaker.begin()
-        is_known = new_bytes and self.role == "prefill"  # a decode node keeps room for all of it
-        cached = prompt_bytes - new_bytes if is_known else 0
         self.requests += 1
         self.prompt_bytes += prompt_bytes
-        self.computed_prompt_bytes += cached
-        self._weigh()
+        end_computed = self.count_computed(prompt_bytes - new_bytes if new_bytes else 0)
 
         def end(*_: Any) -> None:
             self.requests -= 1
             self.prompt_bytes -= prompt_bytes
-            self.computed_prompt_bytes -= cached
-            self._weigh()
+            end_computed()
             self.breaker.end(trial)
 
         return end
@@ -244,13 +237,22 @@ class Node:
 
     def begin_stream(self, new_bytes: int) -> Callable[[], None]:
         """Count an answer whose prompt is computed until what is returned has been called; `new_bytes`: of the prompt, what waited."""
-        computed = new_bytes if self.role == "prefill" else 0
         self.open_streams += 1
-        self.computed_prompt_bytes += computed
-        self._weigh()
+        end_computed = self.count_computed(new_bytes)
 
         def end() -> None:
             self.open_streams -= 1
+            end_computed()
+
+        return end
+
+    def count_computed(self, new_bytes: int) -> Callable[..., None]:
+        """Count a prompt of a request in flight as computed until what is returned has been called; a decode node keeps room for all of it."""
+        computed = new_bytes if self.role == "prefill" else 0
+        self.computed_prompt_bytes += computed
+        self._weigh()
+
+        def end(*_: Any) -> None:
             self.computed_prompt_bytes -= computed
             self._weigh()
 

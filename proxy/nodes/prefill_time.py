@@ -3,6 +3,7 @@
 from math import inf, sqrt
 from typing import Final
 
+from baton.proxy.nodes.cached_cost import CachedCost, Prompt
 from baton.proxy.nodes.faded_line import KEPT, MAX_AGE_S, FadedLine
 
 MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not believed
@@ -18,7 +19,18 @@ class PrefillTime:
     is as much as the same part of what a long one takes, however fast the node is.
     """
 
-    __slots__ = ("_bytes", "_count", "_errors", "_fixed_s", "_last_s", "_line", "_seconds", "_wrong_by", "per_byte_s")
+    __slots__ = (
+        "_bytes",
+        "_cached",
+        "_count",
+        "_errors",
+        "_fixed_s",
+        "_last_s",
+        "_line",
+        "_seconds",
+        "_wrong_by",
+        "per_byte_s",
+    )
 
     def __init__(self) -> None:
         self._last_s = -inf  # monotonic
@@ -26,6 +38,7 @@ class PrefillTime:
 
     def _begin(self) -> None:
         self._line = FadedLine()
+        self._cached = CachedCost()
         self._fixed_s = self.per_byte_s = 0.0
         # Faded sums: of samples, of their bytes and seconds; of predictions, and of the squares of the shares that they were wrong by.
         self._count = self._bytes = self._seconds = self._errors = self._wrong_by = 0.0
@@ -35,13 +48,19 @@ class PrefillTime:
         """The share that predictions were wrong by: the root of the mean square."""
         return sqrt(self._wrong_by / self._errors) if self._errors else 0.0
 
-    def learn(self, prompt_bytes: float, time_s: float, now_s: float) -> None:
+    @property
+    def cached_cost(self) -> float:
+        """What a byte of prompt costs that the node has in its cache, as a share of one that it computes: attention reads both."""
+        return self._cached.cost
+
+    def learn(self, prompt_bytes: float, time_s: float, now_s: float, *, alone: Prompt | None = None) -> None:
         """Take one sample.
 
         Args:
-            prompt_bytes: of the prompt, less what the node was believed to have, and of all prompts before it.
+            prompt_bytes: what the prompt takes, and all prompts before it, in bytes that are computed.
             time_s: from sending the prompt until its first token.
             now_s: monotonic.
+            alone: what of it was computed and cached, if no other prompt was before it.
         """
         if not 0 <= prompt_bytes <= MAX_BYTES:
             return
@@ -60,6 +79,8 @@ class PrefillTime:
             if is_known:
                 self._errors = self._errors * KEPT + 1
                 self._wrong_by = self._wrong_by * KEPT + (time_s / expected_s - 1) ** 2
+        if alone is not None:
+            self._cached.add(alone, time_s)
         line = self._line
         self._count = self._count * KEPT + 1
         self._bytes = self._bytes * KEPT + prompt_bytes

@@ -6,16 +6,15 @@ gone. A request that can be computed nowhere else in any case (`request/eligibil
 
 from collections.abc import Sequence
 
-from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.contracts.http import RECOMPUTED
 from baton.proxy.errors import NoRoomError
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import PrefillFailed, PrefillRefused
-from baton.proxy.planning.plans import LocalPlan
-from baton.proxy.planning.reasons import LABELS
+from baton.proxy.planning.plans import LocalPlan, alone
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import Work
-from baton.proxy.routing.router import Router
+from baton.proxy.routing.router import Choice, Router
 
 
 class LocalPrefillPlanner:
@@ -35,9 +34,10 @@ class LocalPrefillPlanner:
             if not nowhere_else:
                 raise NoRoomError
             free = list(decode)
-        node, new_bytes = self._router.choice(work, free)
-        own_bytes = work.prompt_bytes if reason == PROMPT_LOGPROBS else new_bytes  # these skip the prefix cache
-        return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=own_bytes)
+        choice = self._router.choice(work, free)
+        if reason == PROMPT_LOGPROBS:  # these skip the prefix cache
+            choice = Choice(choice.node, work.prompt_bytes)
+        return alone(choice, reason)
 
     def after(
         self, work: Work, first: Sequence[Node], others: Sequence[Node], failure: PrefillFailed | PrefillRefused

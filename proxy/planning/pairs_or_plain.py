@@ -91,10 +91,10 @@ def _late_pairs(chosen_prefill: Choice, traffic: _Traffic, first_token_s: float,
 
     Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
     """
-    prefill, new_bytes = chosen_prefill
+    prefill = chosen_prefill.node
     times, now_s = prefill.prefill_time, prefill.clock()
     prompt_s = times.predict_s(traffic.bytes_per_s / traffic.prompts_per_s, now_s) or 0.0
-    slack_s = MISSED * first_token_s - (times.predict_s(new_bytes, now_s) or 0.0)
+    slack_s = MISSED * first_token_s - (times.predict_s(chosen_prefill.work_bytes, now_s) or 0.0)
     late = late_first_tokens(prompt_s * traffic.prompts_per_s / prefill_nodes_share, prompt_s, slack_s)
     expected = prefill.late_pairs.at(now_s)
     return late if expected is None else min(late, expected)

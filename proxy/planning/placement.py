@@ -11,6 +11,7 @@ been over for a while: the one on which it costs less serves a request whole.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from baton.proxy.nodes.cached_cost import Prompt
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
@@ -48,12 +49,17 @@ class Estimate(NamedTuple):
 
     prompt_bytes: float  # that the node has to compute until its first token, of prompts before it as well
     first_token_s: float | None  # from sending it; None: too little has been seen of the node
+    alone: Prompt | None = None  # if no other prompt is before it
 
 
-def estimate(node: Node, new_bytes: int) -> Estimate:
-    """Estimate a prompt that is not on its node yet, of which so many bytes are new to it."""
-    prompt_bytes = _waiting_bytes(node) + new_bytes
+def estimate(node: Node, work_bytes: int) -> Estimate:
+    """Estimate a prompt that is not on its node yet, and takes as long as so many bytes that are computed."""
+    prompt_bytes = _waiting_bytes(node) + work_bytes
     return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()))
+
+
+def _estimate(choice: Choice) -> Estimate:
+    return estimate(choice.node, choice.work_bytes)
 
 
 def choose_placement(
@@ -118,7 +124,7 @@ class _Prediction(NamedTuple):
 def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, prompt_bytes: int) -> _Prediction | None:
     """Return what is expected; None while too little is known."""
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
-    idle_s, on_prefill_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), estimate(*chosen_prefill).first_token_s
+    idle_s, on_prefill_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), _estimate(chosen_prefill).first_token_s
     if idle_s is None or on_prefill_s is None:
         return None
     own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
@@ -128,7 +134,7 @@ def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, pr
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
     wrong_by = 1 + prefill.prefill_time.spread
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s * wrong_by)
-    on_decode_s = times.predict_s(estimate(*chosen_decode).prompt_bytes, now_s) or 0.0
+    on_decode_s = times.predict_s(_estimate(chosen_decode).prompt_bytes, now_s) or 0.0
     return _Prediction(
         on_prefill_s, on_decode_s, target_s, times, on_prefill_s * wrong_by > target_s, _is_slow(decode, targets)
     )
@@ -206,8 +212,8 @@ def _cost_bytes(choice: Choice) -> float:
     What a node has to compute counts several times, and as often for each stream that would wait for it: so conversations
     stay on their nodes, and long prompts go where few streams are.
     """
-    node, new_bytes = choice
-    return _COMPUTED * new_bytes * (1 + node.streams) + _waiting_bytes(node) + node.requests * SEQUENCE_BYTES
+    node = choice.node
+    return _COMPUTED * choice.work_bytes * (1 + node.streams) + _waiting_bytes(node) + node.requests * SEQUENCE_BYTES
 
 
 def _waiting_bytes(node: Node) -> float:
@@ -217,11 +223,11 @@ def _waiting_bytes(node: Node) -> float:
 
 def _has_room(choice: Choice, kv_usage: float, targets: Targets, times: PrefillTime) -> bool:
     """Whether a node may get both a prompt and its stream; a share of 1 is no bound, as on a plain server."""
-    node, new_bytes = choice
+    node, work_bytes = choice.node, choice.work_bytes
     if (node.kv_usage or 0.0) >= kv_usage:
         return False
     if targets.max_prompt_share >= 1:
         return True
     now_s = node.clock()
-    prompt_s = max(times.predict_s(new_bytes, now_s) or 0.0, times.limit_s(new_bytes))
+    prompt_s = max(times.predict_s(work_bytes, now_s) or 0.0, times.limit_s(work_bytes))
     return node.prompt_share.at(now_s, more=prompt_s) <= targets.max_prompt_share

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.contracts.node_info import compatible
 from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
@@ -22,10 +21,9 @@ from baton.proxy.planning.fleet import Fleet, Usable, that_fit
 from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.placement import Placement, Targets, choose_placement
-from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan, alone
 from baton.proxy.planning.prefill_answers import may_answer, that_can_answer
 from baton.proxy.planning.reasons import (
-    LABELS,
     NO_PREFILL_CONFIGURED,
     NO_PREFILL_MATCHES,
     NO_PREFILL_READY,
@@ -124,7 +122,7 @@ class Planner:
             return self._on_one_node(request, work, found, decode, reason)
         prefill_nodes = that_can_answer(request, prefill, decode)
         if prefill_nodes and not request.start:
-            return _alone(self._prefill_router.choice(work, prefill_nodes), ONE_TOKEN)
+            return alone(self._prefill_router.choice(work, prefill_nodes), ONE_TOKEN)
         matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
@@ -138,7 +136,7 @@ class Planner:
         verdict = self._local_policy.decide(chosen_decode.new_bytes, chosen_decode.node)
         if verdict is Verdict.LOCAL:
             self._decode_router.give(work, chosen_decode.node)
-            return _alone(chosen_decode, SHORT)
+            return alone(chosen_decode, SHORT)
         fitting = (
             found.prefill_for(chosen_decode.node)
             if prefill is found.prefill
@@ -244,7 +242,7 @@ class Planner:
         placement = Placement.PAIR
         if self._targets is not None:
             decode_may_compute = not self._refuses and self._local_policy.may_compute(
-                chosen_decode.new_bytes, chosen_decode.node
+                chosen_decode.work_bytes, chosen_decode.node
             )
             may_decode = may_answer(request, chosen_prefill.node, chosen_decode.node)
             placement = choose_placement(
@@ -262,9 +260,9 @@ class Planner:
             self._decode_router.give(work, chosen_decode.node)
         match placement:
             case Placement.ON_DECODE:
-                return _alone(chosen_decode, ON_DECODE)
+                return alone(chosen_decode, ON_DECODE)
             case Placement.ON_PREFILL:
-                return _alone(chosen_prefill, ON_PREFILL)
+                return alone(chosen_prefill, ON_PREFILL)
             case Placement.PAIR:
                 return _paired(work, chosen_prefill, chosen_decode.node, label)
 
@@ -275,8 +273,7 @@ class Planner:
         is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
         if is_scored and (matching := that_fit(found.prefill, decode)):
             node = self._prefill_router.choose(work, matching)
-            size_bytes = work.prompt_bytes  # log probabilities of a prompt skip the prefix cache
-            return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=size_bytes)
+            return alone(Choice(node, work.prompt_bytes), reason)  # log probabilities of a prompt skip the prefix cache
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(
@@ -362,18 +359,17 @@ class Planner:
 
 
 def _paired(work: Work, chosen_prefill: Choice, chosen_decode: Node, label: str) -> DisaggregatedPlan:
-    node, new_bytes = chosen_prefill
+    node = chosen_prefill.node
     assert node.info is not None
-    rank = work.turn % len(node.info.control_addresses)
     return DisaggregatedPlan(
-        decode=chosen_decode, prefill=node, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
+        decode=chosen_decode,
+        prefill=node,
+        rank=work.turn % len(node.info.control_addresses),
+        transfer_id=new_transfer_id(),
+        label=label,
+        new_bytes=chosen_prefill.work_bytes,
+        cached_bytes=chosen_prefill.cached_bytes,
     )
-
-
-def _alone(choice: Choice, reason: str) -> LocalPlan:
-    """Plan a request on one node that does both."""
-    node, new_bytes = choice
-    return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
 
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:

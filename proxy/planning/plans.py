@@ -2,9 +2,11 @@
 
 import msgspec
 
-from baton.contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED, LOCAL
 from baton.contracts.kv_transfer import Grids
 from baton.proxy.nodes.node import Node
+from baton.proxy.planning.reasons import LABELS
+from baton.proxy.routing.router import Choice
 
 
 class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,7 +16,20 @@ class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # LOCAL or RECOMPUTED
     reason: str  # for the response header
     label: str = ""  # the same for `baton_decisions_total`
-    own_bytes: int = 0  # of the prompt, that the node is not believed to have
+    own_bytes: int = 0  # what the prompt takes, in bytes that are computed
+    cached_bytes: int = 0  # of the prompt, that the node is believed to have
+
+
+def alone(choice: Choice, reason: str) -> LocalPlan:
+    """Plan a request on one node that does both."""
+    return LocalPlan(
+        decode=choice.node,
+        path=LOCAL,
+        reason=reason,
+        label=LABELS[reason],
+        own_bytes=choice.work_bytes,
+        cached_bytes=choice.cached_bytes,
+    )
 
 
 class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +40,8 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     moves: bool = False  # the KV is that of an answer so far, and `prefill` the node that has made it
     rank: int  # data-parallel rank of the prefill node
     transfer_id: str
-    new_bytes: int = 0  # of the prompt, that the prefill node is not believed to have; 0: not known
+    new_bytes: int = 0  # what the prompt takes on the prefill node, in bytes that are computed; 0: not known
+    cached_bytes: int = 0  # of the prompt, that the prefill node is believed to have
     path: str = DISAGGREGATED
     reason: str = ""
     label: str = ""  # for `baton_decisions_total`, if it might have been otherwise

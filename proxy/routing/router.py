@@ -16,6 +16,12 @@ class Choice(NamedTuple):
 
     node: Node
     new_bytes: int  # of the prompt, that it is not believed to have
+    cached_bytes: int = 0  # that it is believed to have
+
+    @property
+    def work_bytes(self) -> int:
+        """What the prompt takes there, in bytes that are computed."""
+        return self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes)
 
 
 class Router:
@@ -54,7 +60,8 @@ class Router:
             node = self._policy.choose(work, self._in_order(nodes))
         else:
             node = nodes[0]
-        return Choice(node, work.prompt_bytes - self._policy.seen_bytes(work, node))
+        cached_bytes = self._policy.seen_bytes(work, node)
+        return Choice(node, work.prompt_bytes - cached_bytes, cached_bytes)
 
     def left(self, node: Node) -> None:
         if node.role == self._role or self._role is None:

@@ -41,7 +41,7 @@ def estimates(asked: ClientRequest) -> list[Estimate | None]:
 
 
 def test_legs_that_compute_a_prompt_are_timed() -> None:
-    assert estimates(request()) == [Estimate(100, None), Estimate(70, None)]
+    assert [each and each[:2] for each in estimates(request())] == [(100, None), (70, None)]
 
 
 @pytest.mark.parametrize(
