@@ -19,10 +19,13 @@ from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.planning.reasons import ON_PREFILL, ONE_TOKEN
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.parse import ClientRequest
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.kept_tokens import KeptTokens
+from baton.proxy.resume.stream import Stream
 from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.members import node, request
+from tests.unit.proxy.resume.test_stream import ROLE, event
 
 
 def estimates(asked: ClientRequest) -> list[Estimate | None]:
@@ -135,20 +138,26 @@ async def test_of_several_prompts_the_first_tokens_say_nothing_of_the_others(
     assert (seen, decode.own_prompt_bytes) == ([own], 0)
 
 
-async def test_on_the_prefill_node_of_a_pair_what_it_has_of_the_prompt_does_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("is_computed", "waiting"), [(False, 100), (True, 0)])
+async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_until_its_first_token(
+    monkeypatch: pytest.MonkeyPatch, is_computed: bool, waiting: int
 ) -> None:
+    """Its leg lasts longer: until the KV is sent, or for a second after the answer's end. A leg that is cut by then has taught what a prompt takes."""
     parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
     runner, prefill, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill"), node("decode")
     asked = request({"prompt": "x" * 900, "stream": True})
     plan = DisaggregatedPlan(decode=decode, prefill=prefill, rank=0, transfer_id=new_transfer_id(), new_bytes=100)
     seen = []
+    parts["upstream"].send.return_value.at_s = 1.0
 
-    async def prefill_leg(*_: object, **__: object) -> PrefillDone:
+    async def prefill_leg(_call: object, _sent: object, relay: Mock, **_: object) -> PrefillDone:
+        if is_computed:
+            relay.on_first_event(1.5)
         await asyncio.sleep(60)
         raise AssertionError
 
     async def fail(*_: object) -> DecodeFailed:
+        await asyncio.sleep(0.01)  # the prefill leg begins
         seen.append(prefill.load)
         return DecodeFailed(FailureKind.DISCONNECT, "")
 
@@ -159,8 +168,26 @@ async def test_on_the_prefill_node_of_a_pair_what_it_has_of_the_prompt_does_not_
         pass
     await until_true(lambda: not prefill.requests)
 
-    assert seen == [100]
+    assert seen == [waiting]
     assert (prefill.load, prefill.prompt_bytes) == (0.0, 0)
+    assert prefill.prefill_time.limit_s(100) == (0.5 if is_computed else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_first"),
+    [(b": keep-alive\n\n", False), (event(1), True), (ROLE, True), (b'data: {"error": {"code": 500}}\n\n', False)],
+    ids=["a comment", "a token", "a role", "an error"],
+)
+def test_the_first_event_of_a_prefill_node_is_timed(data: bytes, is_first: bool) -> None:
+    """Also where the decode node was sooner, so that nothing of it passes."""
+    relay, came = FirstTokenRelay(Mock(), Stream(request({"stream": True}), resumes=True)), list[float]()
+    relay.stream.begin_prefill()
+    relay.on_first_event = came.append
+
+    for _ in range(2):
+        relay.take(Mock(headers=[]), data)
+
+    assert (len(came), relay.began_s) == ((1, came[0]) if is_first else (0, 0.0))
 
 
 async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whole_answer_is_not_relayed(
