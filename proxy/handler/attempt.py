@@ -26,7 +26,6 @@ from baton.proxy.handler.legs import LegRequest, first_to_count, nothing, open_d
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
-from baton.proxy.nodes.cached_cost import Prompt
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
@@ -400,12 +399,7 @@ def _expect(node: Node, work_bytes: int, cached_bytes: int, request: ClientReque
     now_s = node.clock()
     node.prompt_rate.add(work_bytes, now_s)
     node.prompt_share.add(node.prefill_time.predict_s(work_bytes, now_s) or 0.0, now_s)
-    if not _is_timed(request):
-        return None
-    expected = estimate(node, work_bytes)
-    if expected.prompt_bytes > work_bytes:  # others wait before it
-        return expected
-    return expected._replace(alone=Prompt(request.prompt_bytes - cached_bytes, cached_bytes))
+    return estimate(node, work_bytes, cached_bytes) if _is_timed(request) else None
 
 
 def _is_timed(request: ClientRequest) -> bool:
@@ -417,8 +411,7 @@ def _learn(call: LegRequest, first_token_s: float) -> None:
     """Fit the node's prefill time to what was seen."""
     if call.estimate is None:
         return
-    call.node.prefill_time.learn(
-        call.estimate.prompt_bytes, first_token_s, call.node.clock(), alone=call.estimate.alone
-    )
-    if call.estimate.first_token_s:
-        call.node.times.prediction.observe(first_token_s / call.estimate.first_token_s)
+    node, (prompt_bytes, expected_s, cached_bytes) = call.node, call.estimate
+    node.prefill_time.learn(prompt_bytes, first_token_s, node.clock(), cached_bytes=cached_bytes)
+    if expected_s:
+        node.times.prediction.observe(first_token_s / expected_s)

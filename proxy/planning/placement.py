@@ -11,7 +11,6 @@ been over for a while: the one on which it costs less serves a request whole.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from baton.proxy.nodes.cached_cost import Prompt
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
@@ -49,13 +48,13 @@ class Estimate(NamedTuple):
 
     prompt_bytes: float  # that the node has to compute until its first token, of prompts before it as well
     first_token_s: float | None  # from sending it; None: too little has been seen of the node
-    alone: Prompt | None = None  # if no other prompt is before it
+    cached_bytes: float = 0.0  # of the prompt, that the node is believed to have
 
 
-def estimate(node: Node, work_bytes: int) -> Estimate:
+def estimate(node: Node, work_bytes: int, cached_bytes: int = 0) -> Estimate:
     """Estimate a prompt that is not on its node yet, and takes as long as so many bytes that are computed."""
     prompt_bytes = _waiting_bytes(node) + work_bytes
-    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()))
+    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), cached_bytes)
 
 
 def _estimate(choice: Choice) -> Estimate:

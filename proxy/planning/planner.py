@@ -301,6 +301,8 @@ class Planner:
             prompt_bytes=request.prompt_bytes,
             turn=self._turn,
             prefixes=prefixes(request.prompt, request.model) if reads_prompts else (),
+            prompt=request.prompt if reads_prompts else b"",
+            model=request.model,
             key=key_of(request, self._key_header),
             draw=random.random(),  # noqa: S311  # no secret
             now_s=time.monotonic(),

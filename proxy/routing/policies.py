@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.fair_share import FairShare
-from baton.proxy.routing.prefix_index import PrefixIndex, depth_of, each
-from baton.proxy.routing.prefixes import CHUNK_BYTES, Prefixes
+from baton.proxy.routing.prefix_index import PrefixIndex, each
+from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, Prefixes, steps
 
 _load: Final = attrgetter("load")
 
@@ -31,6 +31,8 @@ class Work(NamedTuple):
     key: str = ""  # what `ConsistentHash` keeps together; empty: the request has none
     draw: float = 0.0  # random, in [0, 1)
     now_s: float = 0.0  # monotonic
+    prompt: memoryview | bytes = b""  # the text of `prefixes`
+    model: str = ""
 
 
 class Policy(Protocol):
@@ -161,12 +163,12 @@ class PrefixAffinity:
         return best or min(window, key=lambda node: given(node.slot))
 
     def seen_bytes(self, work: Work, node: Node) -> int:
-        """Whole chunks that it was given before."""
+        """Whole chunks that it was given before, and steps of the next one."""
         return _seen_bytes(self._index, work, node)
 
     def given(self, work: Work, node: Node) -> None:
         self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
-        self._index.add(work.prefixes, node.slot)
+        _remember(self._index, work, node)
 
     def forget(self, slot: int) -> None:
         self._index.forget(slot)
@@ -192,11 +194,11 @@ class Remembering:
         self.choose = policy.choose
 
     def seen_bytes(self, work: Work, node: Node) -> int:
-        """Whole chunks that it was given before."""
+        """Whole chunks that it was given before, and steps of the next one."""
         return _seen_bytes(self._index, work, node)
 
     def given(self, work: Work, node: Node) -> None:
-        self._index.add(work.prefixes, node.slot)
+        _remember(self._index, work, node)
 
     def forget(self, slot: int) -> None:
         self._index.forget(slot)
@@ -224,9 +226,14 @@ def policy_of(name: str, index: PrefixIndex, *, remembers: bool = False) -> Poli
 
 
 def _seen_bytes(index: PrefixIndex, work: Work, node: Node) -> int:
-    if not work.prefixes:
-        return 0
-    return CHUNK_BYTES * depth_of(index.matches(work.prefixes, 1 << node.slot), node.slot)
+    depth = index.count_seen(work.prefixes, node.slot)
+    more = index.count_seen(steps(work.prompt, work.prefixes[:depth], work.model), node.slot)
+    return CHUNK_BYTES * depth + STEP_BYTES * more
+
+
+def _remember(index: PrefixIndex, work: Work, node: Node) -> None:
+    index.add(work.prefixes, node.slot)
+    index.add(steps(work.prompt, work.prefixes, work.model), node.slot)
 
 
 def _point(text: str) -> int:

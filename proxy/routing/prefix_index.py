@@ -7,6 +7,7 @@ what a node is given again moves to the young one. So between half of `max_entri
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from baton.proxy.routing.prefixes import Prefixes
@@ -29,10 +30,6 @@ def each(matches: Iterable[Match]) -> Iterator[tuple[int, int]]:
             lowest = left & -left
             yield lowest.bit_length() - 1, depth
             left ^= lowest
-
-
-def depth_of(matches: Iterable[Match], slot: int) -> int:
-    return next((depth for slots, depth in matches if slots >> slot & 1), 0)
 
 
 class PrefixIndex:
@@ -66,6 +63,10 @@ class PrefixIndex:
         if alive and prefixes:
             found.append(Match(alive, len(prefixes)))
         return found[::-1]
+
+    def count_seen(self, prefixes: Prefixes, slot: int) -> int:
+        """Return how many leading prefixes a slot has seen."""
+        return sum(1 for _ in takewhile(lambda number: self._get(number) >> slot & 1, prefixes))
 
     def forget(self, slot: int) -> None:
         """A node has restarted or is gone: it has seen nothing. Goes through all entries."""

@@ -261,8 +261,8 @@ MUTATIONS: Final = [
         (" + node.requests * SEQUENCE_BYTES", ""),
         ("targets.max_prompt_share >= 1:", "targets.max_prompt_share > 1:"),
         (
-            "max(times.predict_s(new_bytes, now_s) or 0.0, times.limit_s(new_bytes))",
-            "times.predict_s(new_bytes, now_s) or 0.0",
+            "max(times.predict_s(work_bytes, now_s) or 0.0, times.limit_s(work_bytes))",
+            "times.predict_s(work_bytes, now_s) or 0.0",
         ),
     ),
     *_of(
@@ -294,7 +294,7 @@ MUTATIONS: Final = [
             "traffic.bytes_per_s / traffic.prompts_per_s * times.per_byte_s",
         ),
         ("(decode, 1 - prefill_nodes_share)", "(decode, prefill_nodes_share)"),
-        ("first_token_s - (times.predict_s(new_bytes, now_s) or 0.0)", "first_token_s"),
+        ("first_token_s - (times.predict_s(chosen_prefill.work_bytes, now_s) or 0.0)", "first_token_s"),
     ),
     *_of(
         "proxy/planning/misses.py",

@@ -3,8 +3,9 @@
 import random
 
 import msgspec
+import pytest
 
-from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, prefixes
+from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, STEP_BYTES, prefixes, steps
 
 
 def common(one: bytes, other: bytes) -> int:
@@ -38,3 +39,24 @@ def test_short_prompts_have_no_numbers_and_long_ones_not_more_than_matter() -> N
     """Nothing to follow below one chunk; work that is bounded above."""
     assert list(prefixes(b"x" * (CHUNK_BYTES - 1))) == []
     assert len(prefixes(memoryview(bytes((MAX_CHUNKS + 9) * CHUNK_BYTES)))) == MAX_CHUNKS
+
+
+@pytest.mark.parametrize("chunks", [0, 3])
+def test_steps_are_those_of_the_chunk_behind(chunks: int) -> None:
+    text = random.Random(1).randbytes((chunks + 2) * CHUNK_BYTES)
+    before = prefixes(text[: chunks * CHUNK_BYTES], "m")
+    whole = steps(text, before, "m")
+
+    assert len(whole) == CHUNK_BYTES // STEP_BYTES
+    assert not {*whole} & {
+        *prefixes(text, "m"),
+        *steps(text, prefixes(text[: chunks * CHUNK_BYTES], "other"), "other"),
+        *steps(text[1:], before, "m"),
+    }
+    assert steps(text[: chunks * CHUNK_BYTES + 5 * STEP_BYTES + 1], before, "m") == whole[:5]
+
+
+def test_behind_the_chunks_that_matter_there_are_no_steps() -> None:
+    text = bytes((MAX_CHUNKS + 9) * CHUNK_BYTES)
+
+    assert list(steps(text, prefixes(text))) == []
