@@ -31,7 +31,8 @@ class Work(NamedTuple):
     key: str = ""  # what `ConsistentHash` keeps together; empty: the request has none
     draw: float = 0.0  # random, in [0, 1)
     now_s: float = 0.0  # monotonic
-    prompt: memoryview | bytes = b""  # the text of `prefixes`
+    tail: Prefixes = ()  # steps of the chunk behind `prefixes`
+    prompt: memoryview | bytes = b""  # the text of both
     model: str = ""
 
 
@@ -233,7 +234,7 @@ def _seen_bytes(index: PrefixIndex, work: Work, node: Node) -> int:
 
 def _remember(index: PrefixIndex, work: Work, node: Node) -> None:
     index.add(work.prefixes, node.slot)
-    index.add(steps(work.prompt, work.prefixes, work.model), node.slot)
+    index.add(work.tail, node.slot)
 
 
 def _point(text: str) -> int:

@@ -64,7 +64,7 @@ class PrefixIndex:
             found.append(Match(alive, len(prefixes)))
         return found[::-1]
 
-    def count_seen(self, prefixes: Prefixes, slot: int) -> int:
+    def count_seen(self, prefixes: Iterable[int], slot: int) -> int:
         """Return how many leading prefixes a slot has seen."""
         return sum(1 for _ in takewhile(lambda number: self._get(number) >> slot & 1, prefixes))
 

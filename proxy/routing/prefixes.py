@@ -6,12 +6,12 @@ being the same. The next turn of a conversation goes on within the chunk at the 
 `steps` has a number per `STEP_BYTES`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 CHUNK_BYTES: Final = 2048  # about 512 tokens of English
 MAX_CHUNKS: Final = 256  # what comes behind makes no difference to the choice of a node
-STEP_BYTES: Final = 256
+STEP_BYTES: Final = 512
 
 Prefixes = Sequence[int]
 
@@ -21,19 +21,17 @@ def prefixes(text: bytes | memoryview, model: str = "") -> Prefixes:
 
     They mean something within this process only (`hash` is seeded).
     """
-    return _numbers(memoryview(text)[: MAX_CHUNKS * CHUNK_BYTES], CHUNK_BYTES, hash(model))
+    return [*_numbers(memoryview(text)[: MAX_CHUNKS * CHUNK_BYTES], CHUNK_BYTES, hash(model))]
 
 
-def steps(text: bytes | memoryview, before: Prefixes, model: str = "") -> Prefixes:
-    """Return one number per full step of the chunk behind those whose numbers are given."""
+def steps(text: bytes | memoryview, before: Prefixes, model: str = "") -> Iterator[int]:
+    """Yield one number per full step of the chunk behind those whose numbers are given."""
     start = len(before) * CHUNK_BYTES
     view = memoryview(text)[start : min(start, (MAX_CHUNKS - 1) * CHUNK_BYTES) + CHUNK_BYTES]
     return _numbers(view, STEP_BYTES, before[-1] if before else hash(model))
 
 
-def _numbers(view: memoryview, size: int, number: int) -> list[int]:
-    found: list[int] = []
+def _numbers(view: memoryview, size: int, number: int) -> Iterator[int]:
     for end in range(size, len(view) + 1, size):
         number = hash((number, bytes(view[end - size : end])))
-        found.append(number)
-    return found
+        yield number

@@ -1,4 +1,5 @@
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -149,6 +150,24 @@ def test_only_a_node_that_gets_a_prompt_is_taken_to_have_it(
         made.first(request({"prompt": "x" * 10 * CHUNK_BYTES}))
 
     assert known == [(False, False), (placement is not Placement.ON_DECODE, placement is not Placement.ON_PREFILL)]
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_a_plan_counts_what_a_node_has_of_a_prompt_by_what_it_costs(
+    monkeypatch: pytest.MonkeyPatch, placement: Placement
+) -> None:
+    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", lambda *_, **__: placement)
+    prefill, decode = node("prefill", first_tokens="a"), node("decode", first_tokens="a")
+    for each, cost in (prefill, 0.5), (decode, 0.25):
+        monkeypatch.setattr(each.prefill_time, "_cached", Mock(cost=cost))
+    made, asked = planner([prefill], [decode], decode_policy=PrefixAffinity()), request({"prompt": "x" * 4096})
+    made.first(asked)
+
+    plan = made.first(asked)
+
+    cost = 0.25 if placement is Placement.ON_DECODE else 0.5
+    work_bytes = plan.own_bytes if isinstance(plan, LocalPlan) else plan.new_bytes
+    assert (plan.cached_bytes, work_bytes) == (4096, asked.prompt_bytes - round((1 - cost) * 4096))
 
 
 def test_a_choice_by_cost_knows_the_share_of_prefill_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

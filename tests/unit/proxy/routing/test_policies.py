@@ -19,7 +19,7 @@ from baton.proxy.routing.policies import (
     policy_of,
 )
 from baton.proxy.routing.prefix_index import PrefixIndex
-from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, prefixes
+from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, prefixes, steps
 from tests.unit.proxy.routing.fleet import fleet, idle
 
 
@@ -72,13 +72,18 @@ def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None
     assert LeastLoad().seen_bytes(work, second) == 0
 
 
+def work_of(text: bytes) -> Work:
+    numbers = prefixes(text, "m")
+    return Work(len(text), 0, numbers, tail=[*steps(text, numbers, "m")], prompt=text, model="m")
+
+
 @pytest.mark.parametrize("turn_bytes", [900, 3000])
 def test_of_the_turn_before_all_but_a_step_is_known(turn_bytes: int) -> None:
     """A conversation's next turn goes on within a chunk."""
     text, node = random.Random(3).randbytes(5 * turn_bytes), idle(0)
     turns = [text[: turns * turn_bytes] for turns in range(1, 6)]
     for policy in PrefixAffinity(), Remembering(LeastLoad(), PrefixIndex()):
-        works = [Work(len(turn), 0, prefixes(turn, "m"), prompt=turn, model="m") for turn in turns]
+        works = [work_of(turn) for turn in turns]
         for known, work in zip([0, *map(len, turns)], works, strict=False):
             assert known - STEP_BYTES < policy.seen_bytes(work, node) <= known
             policy.given(work, node)
