@@ -8,7 +8,7 @@ from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank
+from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve
 from tests.support.described import fingerprint
 
 P, D = 11, 21  # incarnations
@@ -21,6 +21,21 @@ WISH = BlockReservation(tokens=40, from_token=0, blocks=[[4, 5, 6]], prompt_hash
 
 def hello(node: str = "p") -> Hello:
     return Hello(node=node, rank=Rank(), fingerprint=fingerprint(), regions=[])
+
+
+def reservation(
+    name: str = "t", *, epoch: int = 1, engine: str = "e", blocks: list[list[int]] | None = None
+) -> Reserve:
+    """What a decode rank asks for that has blocks for the whole prompt."""
+    return Reserve(
+        transfer_id=name,
+        epoch=epoch,
+        engine=engine,
+        tokens=40,
+        from_token=0,
+        blocks=[[1, 2, 3]] if blocks is None else blocks,
+        prompt_hash=HASH,
+    )
 
 
 def make_producer(incarnation: int = P, refuse: str = "", **changes: Any) -> Producer:

@@ -1,5 +1,6 @@
 """Layers of several KV cache groups: each has block tables of its own, and ranges of its own to push."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,27 +64,26 @@ def test_a_commit_waits_for_every_group(pair: Pair) -> None:
     assert [resolved.ok for resolved in pair.resolved()] == [True]
 
 
-def test_what_d_does_not_want_of_the_end_does_not_travel(pair: Pair) -> None:
-    """A last block that holds the last token alone is D's own to fill."""
-    start(pair, tokens=65)
-    pair.reserve(wish=WISH._replace(tokens=65, blocks=[[0, 12, 13, 14, 0], [1, 2, 3, 4, 0]]))
-
-    [push] = pair.pushes()
-
-    assert [tuple(piece) for piece in push.pieces] == [(0, 0, 4), (1, 1, 4)]
-    assert push.transfer.pushed_blocks(16, GROUPS[1]) == [32, 33, 34]
-
-
-def test_only_one_token_of_a_window_is_left_to_d(pair: Pair) -> None:
-    """D has all of a group's blocks itself: nothing of it travels, and nothing is waited for."""
-    start(pair)
-    pair.reserve(wish=WISH._replace(blocks=[[0, 0, 0, 0, 0], [1, 2, 3, 4, 5]]))
+@pytest.mark.parametrize(
+    ("tokens", "blocks", "pieces", "pushed"),
+    [
+        (65, [[0, 12, 13, 14, 0], [1, 2, 3, 4, 0]], [(0, 0, 4), (1, 1, 4)], [32, 33, 34]),  # the last token is D's own
+        (70, [[0, 0, 0, 0, 0], [1, 2, 3, 4, 5]], [(0, 0, 5)], []),  # D has all of the window
+    ],
+)
+def test_what_d_does_not_want_does_not_travel(
+    pair: Pair, tokens: int, blocks: list[list[int]], pieces: list[tuple[int, ...]], pushed: list[int]
+) -> None:
+    """And is not waited for."""
+    start(pair, tokens=tokens)
+    pair.reserve(wish=WISH._replace(tokens=tokens, blocks=blocks))
 
     [push] = pair.pushes()
     pair.p.push_done(push, True, pair.now)
     pair.talk()
 
-    assert [tuple(piece) for piece in push.pieces] == [(0, 0, 5)]
+    assert [tuple(piece) for piece in push.pieces] == pieces
+    assert push.transfer.pushed_blocks(16, GROUPS[1]) == pushed
     assert [resolved.ok for resolved in pair.resolved()] == [True]
 
 
@@ -119,35 +119,26 @@ def test_a_long_block_is_pushed_when_all_of_its_places_are_written(pair: Pair) -
     assert [resolved.ok for resolved in pair.resolved()] == [True]
 
 
-@pytest.mark.parametrize(
-    "blocks",
-    [[0, 11, 0, 0, 13], [0, 11, 12, 0, 13], [11, 0, 12, 0, 13], [0, 11, 0, 12, 0, 13]],
-    ids=["a hole", "at another place", "at the first of its places", "another length"],
-)
-def test_a_misplaced_long_block_fails_cleanly(pair: Pair, blocks: list[int]) -> None:
-    """What P has there is another block."""
-    start_long(pair)
-    pair.write(blocks=5)
-    pair.reserve(wish=LONG_WISH._replace(blocks=[blocks, [1, 2, 3, 4, 5]]))
-
-    assert [(resolved.ok, resolved.reason) for resolved in pair.resolved()] == [
-        (False, "the reservation does not fit the prompt")
-    ]
+ALL = [1, 2, 3, 4, 5]
+UNFIT: dict[str, tuple[Callable[[Pair], None], list[list[int]]]] = {
+    "a block that P has let go": (start, [[11, 12, 13, 14, 15], ALL]),
+    "a hole": (start, [[0, 12, 0, 14, 15], ALL]),
+    "another length": (start, [[12, 13, 14, 15], ALL]),
+    "a group is missing": (start, [[0, 12, 13, 14, 15]]),
+    "a hole between long blocks": (start_long, [[0, 11, 0, 0, 13], ALL]),
+    "a long block at another place": (start_long, [[0, 11, 12, 0, 13], ALL]),
+    "a long block at the first of its places": (start_long, [[11, 0, 12, 0, 13], ALL]),
+    "another length of long blocks": (start_long, [[0, 11, 0, 12, 0, 13], ALL]),
+}
 
 
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        [[11, 12, 13, 14, 15], [1, 2, 3, 4, 5]],
-        [[0, 12, 0, 14, 15], [1, 2, 3, 4, 5]],
-        [[12, 13, 14, 15], [1, 2, 3, 4, 5]],
-        [[0, 12, 13, 14, 15]],
-    ],
-    ids=["a block that P has let go", "a hole", "another length", "a group is missing"],
-)
-def test_a_reservation_that_no_window_leaves_fails_cleanly(pair: Pair, blocks: list[list[int]]) -> None:
-    """I2: P does not take D's word for what is still held."""
+@pytest.mark.parametrize(("start", "blocks"), UNFIT.values(), ids=UNFIT)
+def test_a_reservation_that_no_window_leaves_fails_cleanly(
+    pair: Pair, start: Callable[[Pair], None], blocks: list[list[int]]
+) -> None:
+    """I2: P does not take D's word for what is still held, nor for what lies there."""
     start(pair)
+    pair.write(blocks=5)
     pair.reserve(wish=WISH._replace(blocks=blocks))
 
     assert not pair.pushes()

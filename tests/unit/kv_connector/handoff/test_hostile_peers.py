@@ -20,12 +20,11 @@ from baton.kv_connector.protocol.messages import (
     Introduce,
     Message,
     OpenEpoch,
-    Reserve,
     Revoke,
     Started,
 )
 from baton.kv_connector.telemetry.refusals import Refused
-from tests.unit.kv_connector.handoff.machines import HASH, PEER, SETTINGS, D, P, Pair, hello
+from tests.unit.kv_connector.handoff.machines import HASH, PEER, SETTINGS, D, P, Pair, hello, reservation
 
 E = 31  # incarnation of a decode rank that is up to no good
 POOL = 50  # blocks that it says it has
@@ -79,19 +78,6 @@ def greeting(pool: int = POOL) -> Hello:
     """An introduction with one region."""
     region = RegionInfo(name="l", layer=0, base_addr=0, block_bytes=1, stride_bytes=1, num_blocks=pool)
     return msgspec.structs.replace(hello("e"), regions=[region])
-
-
-def reservation(name: str = "t", *, blocks: list[list[int]] | None = None, engine: str = "its engine") -> Reserve:
-    """What the second rank would like to have."""
-    return Reserve(
-        transfer_id=name,
-        epoch=1,
-        engine=engine,
-        tokens=40,
-        from_token=0,
-        blocks=[[1, 2, 3]] if blocks is None else blocks,
-        prompt_hash=HASH,
-    )
 
 
 ON_ANOTHERS_TRANSFER: list[Body] = [
@@ -255,24 +241,18 @@ def test_what_a_prefill_rank_does_not_act_on_is_counted(scene: Scene, message: M
         (PEER, Message(P, D + 1, 1 << 40, Beat(open=[])), Refused.FOREIGN_RECEIVER),
         (PEER, Message(P, D, 1, Beat(open=[])), Refused.OVERTAKEN),
         (PEER, Message(P, D, 1 << 40, reservation()), Refused.UNEXPECTED),
+        (PEER, Message(P + 1, D, 1, hello()), Refused.INTRODUCTION),  # with other weights
         ("tcp://gone:1", Message(P, D, 1 << 40, Beat(open=[])), Refused.STRANGER),  # D has hung up on it
     ],
 )
 def test_what_a_decode_rank_does_not_act_on_is_counted(
     scene: Scene, peer: str, message: Message, kind: Refused
 ) -> None:
+    scene.pair.d._check_compatible = lambda _: "other weights"
+
     scene.pair.d.receive(peer, message, 0.0)
 
     assert scene.counts() == {kind: 1}
-
-
-def test_other_weights_are_counted_on_both_sides(scene: Scene) -> None:
-    """An operator sees nodes that do not fit without reading logs."""
-    scene.pair.d._check_compatible = lambda _: "other weights"
-
-    scene.pair.to_d(hello(), sender=P + 1)
-
-    assert scene.counts() == {Refused.INTRODUCTION: 1}
 
 
 def test_a_decode_rank_opens_no_more_than_a_prefill_rank_takes(monkeypatch: pytest.MonkeyPatch) -> None:

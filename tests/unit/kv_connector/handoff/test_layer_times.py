@@ -6,7 +6,7 @@ from baton.kv_connector.handoff import layer_times
 from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.pushing import Piece
 from baton.kv_connector.worker_side.timelines import Timelines
-from tests.unit.kv_connector.handoff.machines import Pair, make_producer
+from tests.unit.kv_connector.handoff.machines import Pair, make_producer, reserved
 
 
 def test_instants_count_from_an_origin() -> None:
@@ -61,12 +61,6 @@ def test_a_transfer_is_timed_layer_by_layer_and_told_of_after_its_end() -> None:
     assert "commit" in ended["timings_s"]
     assert ended["layers"] == 2
     assert timelines.find("another", ()) == []
-
-
-def test_a_rank_that_is_not_asked_for_times_keeps_none() -> None:
-    """The state machine alone is as it was."""
-    pair = Pair()
-    pair.reserve()
-    pair.start()
-
-    assert [each.layer_times for each in pair.p.transfers.values()] == [None]
+    assert [each.layer_times for each in reserved().p.transfers.values()] == [
+        None
+    ]  # of a rank that is not asked for them

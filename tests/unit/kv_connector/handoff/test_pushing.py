@@ -20,14 +20,6 @@ def test_ready_blocks_are_handed_out_once() -> None:
     assert coverage.take(10) == (Piece(0, 2, 3), Piece(1, 1, 3))
 
 
-def test_a_push_is_bounded() -> None:
-    """At most so many blocks, lowest layers first."""
-    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[3, 3])
-
-    assert coverage.take(2) == (Piece(0, 0, 2),)
-    assert coverage.take(2) == (Piece(0, 2, 3), Piece(1, 0, 1))
-
-
 @pytest.mark.parametrize(("written", "pieces"), [(1, ()), (3, (Piece(0, 0, 1),))])
 def test_blocks_that_d_has_are_not_pushed(written: int, pieces: tuple[Piece, ...]) -> None:
     """Only what comes after D's own prefix is handed out, counted from the first wanted block."""
@@ -35,18 +27,6 @@ def test_blocks_that_d_has_are_not_pushed(written: int, pieces: tuple[Piece, ...
 
     assert coverage.pending is bool(pieces)
     assert coverage.take(10) == pieces
-
-
-def test_complete_means_every_block_of_every_layer() -> None:
-    """I4: one missing acknowledgement is enough to be incomplete."""
-    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[3, 3])
-    first, second = coverage.take(3), coverage.take(3)
-
-    coverage.acknowledge(second)
-    assert not coverage.complete
-    coverage.acknowledge(first)
-
-    assert coverage.complete
 
 
 def test_a_layer_with_a_window_has_a_range_of_its_own() -> None:
