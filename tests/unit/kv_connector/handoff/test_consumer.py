@@ -431,25 +431,21 @@ def test_an_introduce_is_answered_with_a_hello() -> None:
     assert pair.d.closed == ["d-t"]
 
 
-def test_a_refused_pair_computes_alone() -> None:
-    """All requests that wait for this peer are told, and later ones at once."""
-    pair = Pair(producer=make_producer(refuse="other weights"))
-    pair.watch("t")
+@pytest.mark.parametrize("by_p", [True, False])
+def test_a_refused_pair_computes_alone(by_p: bool) -> None:
+    """All requests that wait for this peer are told, and later ones at once. We may refuse as well, though P accepted us."""
+    pair = Pair(make_producer(refuse="no fit" * by_p), make_consumer(refuse="no fit" * (not by_p)))
+    pair.d.watch("s", "d-s", PEER, 0.0)
+    pair.reserve("t")
     pair.watch("u")
 
-    reasons = [resolved.reason for resolved in pair.resolved()]
-    assert reasons == ["refused: other weights", "refused by the prefill node: other weights"]
-    assert not pair.d.transfers
-
-
-def test_we_may_refuse_as_well() -> None:
-    """P accepted us, but its regions do not fit ours."""
-    pair = Pair(consumer=make_consumer(refuse="other layout"))
-
-    pair.reserve()
-
-    assert [(r.reason, r.reserved) for r in pair.resolved()] == [("refused: other layout", True)]
+    assert [(resolved.reason, resolved.reserved) for resolved in pair.resolved()] == [
+        ("refused: no fit", False),
+        ("refused: no fit", True),
+        ("refused by the prefill node: no fit", False),
+    ]
     assert pair.d.closed == ["d-t"]
+    assert not pair.d.transfers
 
 
 def test_a_refusal_leaves_what_may_be_written_to_the_fence() -> None:

@@ -472,28 +472,20 @@ def test_a_commit_waits_for_its_digests() -> None:
     assert pair.p.released == ["p-t"]
 
 
-def test_a_void_while_the_digest_is_computed_is_not_committed() -> None:
-    """I2: the digest may be that of another request's KV. D is told at once, and the late digest changes nothing."""
+@pytest.mark.parametrize("reason", ["preempted", "the digests could not be computed"])
+def test_what_was_to_be_verified_and_cannot_be_is_not_committed(reason: str) -> None:
+    """I2: after a void the digest may be that of another request's KV: D is told at once, and the late one changes nothing."""
     pair = complete()
     [transfer] = pair.p.to_digest
 
-    pair.p.void("p-t", "preempted", 0.0)
+    if reason == "preempted":
+        pair.p.void("p-t", reason, 0.0)
+        pair.talk()
+    pair.p.digested(transfer, b"digests!" if reason == "preempted" else b"", 0.0)
     pair.talk()
-    pair.p.digested(transfer, b"digests!", 0.0)
-    pair.talk()
 
-    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="preempted")
-    assert not pair.heard_of(Commit)
-
-
-def test_a_digest_that_cannot_be_computed_fails_the_transfer() -> None:
-    """What was to be verified and cannot be is not used; nothing is on its way, so it fails cleanly."""
-    pair = complete()
-
-    pair.p.digested(pair.p.to_digest[0], b"", 0.0)
-
-    reason = "the digests could not be computed"
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason=reason)
+    assert not pair.heard_of(Commit)
 
 
 def pushed() -> Pair:
