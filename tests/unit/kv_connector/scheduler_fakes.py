@@ -1,19 +1,23 @@
 """Stand-ins for vLLM's scheduler objects: only the attributes that the connector reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.kv_transfer import CHOICE, SINGLE, Grids, Role, Start, TransferParams, sign
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 
+if TYPE_CHECKING:
+    from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+
 SECRET = ClusterSecret(b"a secret for unit tests")
 BLOCK_TOKENS = 16
 PEER = "tcp://127.0.0.1:9100"
+MakeDecode: TypeAlias = "Callable[..., DecodeScheduler]"  # the fixture `make_decode`
 
 
 @dataclass

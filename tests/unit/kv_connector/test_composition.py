@@ -1,7 +1,5 @@
 """The decode node's scheduler side in vLLM's own MultiConnector, beside a connector that keeps KV elsewhere."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, MakeDecode, request, step_output
 
 TOKENS = 40
 BLOCKS = -(-TOKENS // BLOCK_TOKENS)
@@ -38,8 +36,8 @@ class Engine:
     """The part of vLLM's scheduler that these tests need, around a MultiConnector."""
 
     def __init__(self, side: DecodeScheduler, *, baton_first: bool = True) -> None:
-        self.side, self.host, self.pool = side, Host(), FakePool(33)
-        side.bind_pool(self.pool)
+        self.side, self.host = side, Host()
+        self.pool: Any = side._ledger.pool
         baton = object.__new__(BatonConnector)
         baton._scheduler = SchedulerSides("decode", None, side)
         self.multi = object.__new__(MultiConnector)
@@ -57,17 +55,21 @@ class Engine:
 
 
 @pytest.fixture
-def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
-    """A decode node's scheduler side."""
-    made = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
-    yield made
-    made.close()
+def side(make_decode: MakeDecode) -> DecodeScheduler:
+    return make_decode()
 
 
-def test_a_prompt_that_is_handed_over_is_received_whole(side: DecodeScheduler) -> None:
+@pytest.fixture
+def req(side: DecodeScheduler) -> Any:
+    """A request that has arrived."""
+    made = request("decode", TOKENS)
+    side.add_request(made)
+    return made
+
+
+def test_a_prompt_that_is_handed_over_is_received_whole(side: DecodeScheduler, req: Any) -> None:
     """The host's few tokens are left alone: the connector that loads, loads alone."""
-    engine, req = Engine(side), request("decode", TOKENS)
-    side.add_request(req)
+    engine = Engine(side)
 
     assert engine.admit(req) == TOKENS
 
@@ -78,30 +80,28 @@ def test_a_prompt_that_is_handed_over_is_received_whole(side: DecodeScheduler) -
 
 def test_an_ordinary_request_is_left_to_the_host(side: DecodeScheduler) -> None:
     """It has no transfer, and nothing is reserved."""
-    engine, req = Engine(side), request("decode", TOKENS)
-    req.kv_transfer_params = None
-    side.add_request(req)
+    engine, plain = Engine(side), request("decode", TOKENS)
+    plain.kv_transfer_params = None
+    side.add_request(plain)
 
-    assert engine.admit(req) == 16
+    assert engine.admit(plain) == 16
 
     assert engine.host.told == [(BLOCKS, 16)]
     assert side.take_step(step_output()).reserved == []
 
 
-def test_while_the_transfer_waits_the_host_is_not_asked(side: DecodeScheduler) -> None:
+def test_while_the_transfer_waits_the_host_is_not_asked(side: DecodeScheduler, req: Any) -> None:
     """Below the share of free blocks D waits for P to start; a load from the host would forestall it."""
-    engine, req = Engine(side), request("decode", TOKENS)
-    side.add_request(req)
+    engine = Engine(side)
     engine.pool.allocate(30)
 
     assert engine.admit(req) is None
     assert engine.host.asked == 0
 
 
-def test_after_a_failed_transfer_the_host_may_load(side: DecodeScheduler) -> None:
+def test_after_a_failed_transfer_the_host_may_load(side: DecodeScheduler, req: Any) -> None:
     """Its blocks are others, and its end is not taken for that of the transfer."""
-    engine, req = Engine(side), request("decode", TOKENS)
-    side.add_request(req)
+    engine = Engine(side)
     engine.admit(req)
     side.take_step(step_output())
     side.update(DecodeReport(failed={"r1": "the peer is gone"}), {"r1"})
@@ -115,10 +115,9 @@ def test_after_a_failed_transfer_the_host_may_load(side: DecodeScheduler) -> Non
     assert (totals["recomputed"], totals["loaded"]) == (1, 0)
 
 
-def test_a_transfer_that_another_connector_forestalls_is_revoked(side: DecodeScheduler) -> None:
+def test_a_transfer_that_another_connector_forestalls_is_revoked(side: DecodeScheduler, req: Any) -> None:
     """Were the host asked first: given blocks but nothing to load, D lets P go at once, and P does not write."""
-    engine, req = Engine(side, baton_first=False), request("decode", TOKENS)
-    side.add_request(req)
+    engine = Engine(side, baton_first=False)
 
     assert engine.admit(req) == 16
 

@@ -39,13 +39,14 @@ def test_a_node_has_its_roles_side_or_both() -> None:
         assert both.layer_sync == ("auto" if role == "prefill" else "forward")
 
 
-def test_an_unknown_key_is_named() -> None:
-    """Nothing is ignored silently."""
-    with pytest.raises(ConnectorConfigError, match="control_prot"):
-        ConnectorConfig.from_extra(EXTRA | {"control_prot": 1})
-
-
-def test_a_missing_key_is_named() -> None:
-    """The node and the connector must be of the same version."""
-    with pytest.raises(ConnectorConfigError, match="secret_file"):
-        ConnectorConfig.from_extra({key: value for key, value in EXTRA.items() if key != "secret_file"})
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        (EXTRA | {"control_prot": 1}, "control_prot"),
+        ({key: value for key, value in EXTRA.items() if key != "secret_file"}, "secret_file"),
+    ],
+)
+def test_an_unknown_key_or_a_missing_one_is_named(extra: dict[str, Any], word: str) -> None:
+    """Nothing is ignored silently; the node and the connector must be of the same version."""
+    with pytest.raises(ConnectorConfigError, match=word):
+        ConnectorConfig.from_extra(extra)

@@ -45,11 +45,33 @@ def alike(*specs: Any) -> Any:
     return SimpleNamespace(kv_cache_specs=dict(enumerate(specs)), block_size=specs[0].block_size)
 
 
-def test_a_group_says_how_far_its_tokens_read() -> None:
+@pytest.mark.parametrize(
+    ("specs", "groups"),
+    [
+        ([FULL], ONE_GROUP),
+        ([WINDOW, FULL, alike(WINDOW, WINDOW)], (Group(64), Group(), Group(64))),
+        ([CHUNKED, FULL], (Group(-64), Group())),
+        # a long block stands for so many scheduler blocks that all groups' blocks have as many bytes
+        ([FULL, replace(WINDOW, block_size=32)], (Group(), Group(64, places=2))),
+        # a state is one block, as long as a request may be, and more for drafted tokens
+        ([RECURRENT, FULL, alike(RECURRENT, RECURRENT)], (STATE, Group(), STATE)),
+        ([replace(RECURRENT, num_speculative_blocks=3), FULL], (STATE._replace(drafts=3), Group())),
+        # in the prefix cache one at the end of each block, and the running one; alone too
+        ([ALIGNED, FULL, alike(ALIGNED, ALIGNED)], (CACHED_STATES, Group(), CACHED_STATES)),
+        ([ALIGNED], (CACHED_STATES,)),
+    ],
+)
+def test_a_group_says_how_far_its_tokens_read(specs: list[Any], groups: tuple[Group, ...]) -> None:
     """As the engine's own configuration has it; layers of one group may differ in size."""
-    assert groups_of(cache(FULL), 16) == ONE_GROUP
-    assert groups_of(cache(WINDOW, FULL, alike(WINDOW, WINDOW)), 16) == (Group(64), Group(), Group(64))
-    assert groups_of(cache(CHUNKED, FULL), 16) == (Group(-64), Group())
+    assert groups_of(cache(*specs), 16) == groups
+
+
+def test_states_are_known() -> None:
+    """Whatever the size of the others' blocks."""
+    assert groups_of(cache(RECURRENT), 4096) == (STATE,)
+    assert have_states((Group(), STATE))
+    assert have_states((Group(), CACHED_STATES))
+    assert not have_states((Group(64), Group()))
 
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
@@ -70,37 +92,11 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
 }
 
 
-def test_a_long_block_stands_for_several_scheduler_blocks() -> None:
-    """So many that all groups' blocks have as many bytes."""
-    assert groups_of(cache(FULL, replace(WINDOW, block_size=32)), 16) == (Group(), Group(64, places=2))
-
-
 @pytest.mark.parametrize(("specs", "words"), REFUSED.values(), ids=REFUSED)
 def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
     """The sentence names what it is."""
     with pytest.raises(ConnectorConfigError, match=words):
         groups_of(cache(*specs), 16)
-
-
-def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks() -> None:
-    """Its own is as long as a request may be; layers of one group may differ in size."""
-    assert groups_of(cache(RECURRENT, FULL, alike(RECURRENT, RECURRENT)), 16) == (STATE, Group(), STATE)
-    assert groups_of(cache(RECURRENT), 4096) == (STATE,)
-    assert have_states((Group(), STATE))
-    assert have_states((Group(), CACHED_STATES))
-    assert not have_states((Group(64), Group()))
-
-
-def test_a_state_has_as_many_blocks_more_as_tokens_are_drafted() -> None:
-    drafting = replace(RECURRENT, num_speculative_blocks=3)
-
-    assert groups_of(cache(drafting, FULL), 16) == (STATE._replace(drafts=3), Group())
-
-
-def test_states_in_the_prefix_cache_have_a_table_as_of_a_window() -> None:
-    """One at the end of each block that is cached, and the running one; alone too."""
-    assert groups_of(cache(ALIGNED, FULL, alike(ALIGNED, ALIGNED)), 16) == (CACHED_STATES, Group(), CACHED_STATES)
-    assert groups_of(cache(ALIGNED), 16) == (CACHED_STATES,)
 
 
 @pytest.mark.parametrize(

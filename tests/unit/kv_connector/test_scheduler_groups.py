@@ -1,7 +1,6 @@
 """Both scheduler sides with a window and several groups: what is pinned, what is reserved, what is asked for."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport, Progress
 from baton.kv_connector.layout.groups import Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, MakeDecode, request, step_output
 
 GROUPS = (Group(), Group(window=33))  # of blocks of 16 tokens
 TOKENS = 80  # the last token reads from 47 on, the last one of block 2
@@ -86,10 +85,9 @@ def test_a_block_that_is_gone_though_d_reads_it_voids_the_prompt() -> None:
 class Decode:
     """A decode node's scheduler side, and what vLLM allocates for it."""
 
-    def __init__(self, folder: Path, groups: Sequence[Group] = GROUPS) -> None:
-        self.side = DecodeScheduler(config(folder), SECRET, BLOCK_TOKENS, groups=groups)
-        self.pool = FakePool(33)
-        self.side.bind_pool(self.pool)
+    def __init__(self, side: DecodeScheduler) -> None:
+        self.side = side
+        self.pool: Any = side._ledger.pool
 
     def admit(self, tokens: int, local: int, *places: tuple[int, int]) -> Any:
         """Allocate blocks at `[first, stop)` of each group, null blocks before; return what is reserved."""
@@ -104,11 +102,9 @@ class Decode:
 
 
 @pytest.fixture
-def decode(tmp_path: Path) -> Iterator[Decode]:
+def decode(make_decode: MakeDecode) -> Decode:
     """With 32 free blocks."""
-    made = Decode(tmp_path)
-    yield made
-    made.side.close()
+    return Decode(make_decode(groups=GROUPS))
 
 
 def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
@@ -123,36 +119,28 @@ def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
     assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[1] * 8, 0]
 
 
-def test_a_block_for_the_last_token_alone_is_not_reserved(decode: Decode) -> None:
+@pytest.mark.parametrize(
+    ("groups", "places", "wanted"),
+    [
+        (GROUPS, [(0, 5), (3, 5)], [[3, 4, 5, 0], [0, 6, 7, 0]]),
+        (LONG, [(0, 6), (1, 3)], [[3, 4, 5, 6], [0, 7, 0, 8]]),  # long blocks at their places
+    ],
+)
+def test_a_block_for_the_last_token_alone_is_not_reserved(
+    make_decode: MakeDecode, groups: Sequence[Group], places: list[tuple[int, int]], wanted: list[list[int]]
+) -> None:
     """VLLM allocates it when it computes that token."""
-    wish = decode.admit(81, 32, (0, 5), (3, 5))
+    wish = Decode(make_decode(groups=groups)).admit(TOKENS + 1, 32, *places)
 
-    assert wish.from_token == 32
-    assert wish.blocks == [[3, 4, 5, 0], [0, 6, 7, 0]]
-
-
-def test_a_prompt_of_which_only_the_last_token_is_missing_is_not_asked_for(decode: Decode) -> None:
-    """D computes that one in any case."""
-    made = request("decode", 33)
-    decode.side.add_request(made)
-
-    assert decode.side.match(made, 32) == (0, False)
+    assert (wish.from_token, wish.blocks) == (32, wanted)
 
 
-def test_d_reserves_long_blocks_at_their_places(tmp_path: Path) -> None:
-    """In lists of one length. What vLLM has not allocated is the last token's alone."""
-    made = Decode(tmp_path, LONG)
-    wish = made.admit(TOKENS + 1, 32, (0, 6), (1, 3))
-    made.side.close()
+@pytest.mark.parametrize(("groups", "tokens", "local"), [(GROUPS, 33, 32), (LONG, TOKENS, 16)])
+def test_what_d_computes_itself_is_not_asked_for(
+    make_decode: MakeDecode, groups: Sequence[Group], tokens: int, local: int
+) -> None:
+    """The last token; and all of a prompt whose cached prefix ends within a long block, which vLLM could copy while P writes it."""
+    side, made = make_decode(groups=groups), request("decode", tokens)
+    side.add_request(made)
 
-    assert wish.blocks == [[3, 4, 5, 6], [0, 7, 0, 8]]
-
-
-def test_a_prefix_that_ends_within_a_long_block_is_not_completed_by_p(tmp_path: Path) -> None:
-    """VLLM could copy the first half of the block while P writes all of it: D computes the prompt."""
-    made = Decode(tmp_path, LONG)
-    asked = request("decode", TOKENS)
-    made.side.add_request(asked)
-
-    assert made.side.match(asked, 16) == (0, False)
-    made.side.close()
+    assert side.match(made, local) == (0, False)

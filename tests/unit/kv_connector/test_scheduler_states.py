@@ -1,7 +1,6 @@
 """Both scheduler sides with recurrent layers: the prompt that P computes, and where a state stands among the blocks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +10,18 @@ from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
-from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, MakeDecode, request, step_output
 
 GROUPS = (Group(), STATE)  # of blocks of 16 tokens, and of one block
 DRAFTING = (Group(), STATE._replace(drafts=2))  # of one block, and of two for drafted tokens
 CACHED = (Group(), CACHED_STATES)  # with vLLM's prefix cache on
+
+
+def held(pool: FakePool, references: int = 1) -> list[int]:
+    """Blocks with so many references: that of a request, and ours."""
+    return [block.block_id for block in pool.blocks if block.ref_cnt == references]
 
 
 def on_prefill(tokens: int, **sampling: Any) -> Request:
@@ -62,19 +65,11 @@ def test_an_adapter_that_has_not_changed_is_known_still() -> None:
     assert (len(found.started), found.abandoned) == (1, [])
 
 
-def test_a_single_token_is_computed_as_it_is() -> None:
-    """D needs nothing for it."""
-    made = on_prefill(1)
-
-    prefill().add_request(made)
-
-    assert (made.num_prompt_tokens, made.prompt_token_ids) == (1, [0])
-
-
-@pytest.mark.parametrize("why", ["an ordinary request", "the decode leg", "no recurrent layers"])
+@pytest.mark.parametrize("why", ["an ordinary request", "the decode leg", "no recurrent layers", "a single token"])
 def test_other_prompts_are_left_alone(why: str) -> None:
-    """What is not to be handed over from here."""
-    made = on_prefill(40)
+    """What is not to be handed over from here, and a prompt of which D needs nothing."""
+    tokens = 1 if why == "a single token" else 40
+    made = on_prefill(tokens)
     if why == "an ordinary request":
         made.kv_transfer_params = None
     elif why == "the decode leg":
@@ -83,7 +78,7 @@ def test_other_prompts_are_left_alone(why: str) -> None:
 
     side.add_request(made)
 
-    assert (made.num_prompt_tokens, made.max_tokens) == (40, 5)
+    assert (made.num_prompt_tokens, made.prompt_token_ids, made.max_tokens) == (tokens, [*range(tokens)], 5)
 
 
 @pytest.mark.parametrize(
@@ -110,21 +105,22 @@ def test_a_prompt_that_needs_its_last_token_is_not_handed_over(changed: dict[str
     assert (found.started, found.progress) == ([], [])
 
 
-def test_the_state_stands_where_the_last_chunk_ends() -> None:
-    """So it is ready with the last chunk alone, and held until it has been sent (I1, I2)."""
+@pytest.mark.parametrize(("groups", "blocks"), [(GROUPS, [9]), (DRAFTING, [9, 10, 11])], ids=["", "beside drafts"])
+def test_the_state_stands_where_the_last_chunk_ends(groups: Sequence[Group], blocks: list[int]) -> None:
+    """So it is ready with the last chunk alone, and held until it has been sent (I1, I2). Blocks for drafts are neither."""
     pool, made = FakePool(33), on_prefill(50)
-    side = prefill(pool)
+    side = prefill(pool, groups)
     side.add_request(made)
 
-    first = side.take_step(step_output(new=[("r1", ([1, 2], [9]), 0, 32)]))
+    first = side.take_step(step_output(new=[("r1", ([1, 2], blocks), 0, 32)]))
     last = side.take_step(step_output(cached=[("r1", ([3, 4], []), 32, 17)]))
 
     assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
     assert last.progress == [Progress("r1", [[3, 4], []], 4)]
-    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [9]
+    assert held(pool) == [9]
     assert side.finish_request(made, aborted=False)
     side.update({"r1"})
-    assert not any(block.ref_cnt for block in pool.blocks)
+    assert held(pool) == []
 
 
 @pytest.mark.parametrize("tokens", [50, 49], ids=["within a block", "all but the last token end a block"])
@@ -142,125 +138,63 @@ def test_a_state_in_the_prefix_cache_stands_where_vllm_has_put_it(tokens: int) -
     assert first.progress == [Progress("r1", [[1, 2], [9, 10]], 2)]
     assert second.progress == [Progress("r1", [[3], [11]], 3 if tokens == 50 else 4)]
     assert last.progress[-1].ready_blocks == 4
-    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [12 if tokens == 50 else 11]
-
-
-def test_of_a_drafting_nodes_state_the_first_block_is_sent() -> None:
-    """Those behind it are for drafted tokens: they are neither sent nor held (I2)."""
-    pool, made = FakePool(33), on_prefill(50)
-    side = prefill(pool, DRAFTING)
-    side.add_request(made)
-
-    first = side.take_step(step_output(new=[("r1", ([1, 2], [9, 10, 11]), 0, 32)]))
-    side.take_step(step_output(cached=[("r1", ([3, 4], []), 32, 17)]))
-
-    assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
-    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [9]
-
-
-def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
-    """What its later computation leaves in another block is sent to no decode node."""
-    side, made = prefill(), on_prefill(50)
-    side.add_request(made)
-    side.take_step(step_output(new=[("r1", ([1, 2], [9]), 0, 32)]))
-
-    voided = side.take_step(step_output(preempted={"r1"}))
-    again = side.take_step(step_output(cached=[("r1", ([5, 6, 7, 8], [10]), 0, 49)]))
-
-    assert [request_id for request_id, _ in voided.voids] == ["r1"]
-    assert again.progress == []
+    assert held(pool) == [12 if tokens == 50 else 11]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "attention", "wanted"),
+    ("groups", "tokens", "local", "attention", "states", "wanted"),
     [
-        (50, 4, [[1, 2, 3, 4], [0, 0, 0, 5]]),
-        (49, 3, [[1, 2, 3, 0], [0, 0, 4, 0]]),  # the last token begins a block, which is D's to fill
-        (2, 1, [[1], [2]]),
+        (GROUPS, 50, 0, 4, 1, [[1, 2, 3, 4], [0, 0, 0, 5]]),
+        (GROUPS, 49, 0, 3, 1, [[1, 2, 3, 0], [0, 0, 4, 0]]),  # the last token begins a block, which is D's to fill
+        (GROUPS, 2, 0, 1, 1, [[1], [2]]),
+        (DRAFTING, 50, 0, 4, 3, [[1, 2, 3, 4], [0, 0, 0, 5]]),  # the first step reads the first one
+        (CACHED, 50, 32, 4, 1, [[3, 4], [0, 5]]),  # the attention's first blocks are here; no state is
     ],
 )
 def test_d_asks_for_the_state_before_the_last_token(
-    tmp_path: Path, tokens: int, attention: int, wanted: list[list[int]]
+    make_decode: MakeDecode,
+    *,
+    groups: Sequence[Group],
+    tokens: int,
+    local: int,
+    attention: int,
+    states: int,
+    wanted: list[list[int]],
 ) -> None:
-    """In lists of one length, the state where P has it; both of its blocks are held (I3)."""
-    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS), FakePool(33)
-    side.bind_pool(pool)
-    made = request("decode", tokens)
+    """In lists of one length, the state where P has it; what is asked for is held (I3), and nothing else."""
+    side, made = make_decode(groups=groups), request("decode", tokens)
+    pool: Any = side._ledger.pool
     side.add_request(made)
 
-    assert side.match(made, 0) == (tokens - 1, True)
-    side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)
+    assert side.match(made, local) == (tokens - 1 - local, True)
+    unused = [pool.null_block] * 3 if groups is CACHED else []
+    side.allocated(made, [pool.allocate(attention), unused + pool.allocate(states)], tokens - 1 - local)
     (reserved,) = side.take_step(step_output()).reserved
 
-    assert (reserved.wish.tokens, reserved.wish.from_token) == (tokens, 0)
+    assert (reserved.wish.tokens, reserved.wish.from_token) == (tokens, local)
     assert reserved.wish.blocks == wanted
-    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == list(range(1, attention + 2))
-    side.close()
+    assert held(pool, 2) == [block for table in wanted for block in table if block]
 
 
-def test_a_drafting_d_asks_for_the_state_in_the_first_block(tmp_path: Path) -> None:
-    """Its first step reads that one: a new request has one accepted token. The others are its own, and are not held."""
-    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=DRAFTING), FakePool(33)
-    side.bind_pool(pool)
-    made = request("decode", 50)
-    side.add_request(made)
-
-    assert side.match(made, 0) == (49, True)
-    side.allocated(made, [pool.allocate(4), pool.allocate(3)], 49)
-    (reserved,) = side.take_step(step_output()).reserved
-
-    assert reserved.wish.blocks == [[1, 2, 3, 4], [0, 0, 0, 5]]
-    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == [1, 2, 3, 4, 5]
-    side.close()
-
-
-@pytest.mark.parametrize(("tokens", "comes"), [(1, 0), (2, 0), (3, 2)])
-def test_a_drafting_d_computes_two_tokens_itself(tmp_path: Path, tokens: int, comes: int) -> None:
-    """P would compute one, and vLLM fills a prompt of one token up with placeholders when P is busy."""
-    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=DRAFTING)
-    side.bind_pool(FakePool(33))
-    made = request("decode", tokens)
+@pytest.mark.parametrize(
+    ("groups", "tokens", "comes"), [(GROUPS, 1, 0), (DRAFTING, 1, 0), (DRAFTING, 2, 0), (DRAFTING, 3, 2)]
+)
+def test_a_prompt_that_is_too_short_is_ds_own(
+    make_decode: MakeDecode, groups: Sequence[Group], tokens: int, comes: int
+) -> None:
+    """There is no state before one token; beside drafts vLLM fills a prompt of one token up with placeholders when P is busy."""
+    side, made = make_decode(groups=groups), request("decode", tokens)
     side.add_request(made)
 
     assert side.match(made, 0) == (comes, comes > 0)
-    side.close()
 
 
-def test_d_asks_for_the_state_though_it_has_a_prefix(tmp_path: Path) -> None:
-    """Its layers with attention have two blocks cached; vLLM gives a block for the running state alone."""
-    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=CACHED), FakePool(33)
-    side.bind_pool(pool)
-    made = request("decode", 50)
-    side.add_request(made)
-    attention, (state,) = pool.allocate(4), pool.allocate(1)
-
-    assert side.match(made, 32) == (17, True)
-    side.allocated(made, [attention, [pool.null_block] * 3 + [state]], 17)
-    (reserved,) = side.take_step(step_output()).reserved
-
-    assert reserved.wish.from_token == 32
-    assert reserved.wish.blocks == [[3, 4], [0, 5]]
-    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == [3, 4, 5]
-    side.close()
-
-
-def test_another_answer_to_a_prompt_does_not_wait_for_a_state_that_is_not_cached(tmp_path: Path) -> None:
+def test_another_answer_to_a_prompt_does_not_wait_for_a_state_that_is_not_cached(
+    make_decode: MakeDecode,
+) -> None:
     """The prefix cache will have the prompt's blocks, and no state at their end."""
-    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=CACHED, has_prefix_cache=True)
-    side.bind_pool(FakePool(33))
+    side = make_decode(groups=CACHED, has_prefix_cache=True)
     for name in ("r1", "r2"):
         side.add_request(request("decode", 50, request_id=name))
 
     assert side.match(request("decode", 50, request_id="r2"), 0) == (0, False)
-    side.close()
-
-
-def test_a_prompt_of_one_token_is_ds_own(tmp_path: Path) -> None:
-    """There is no state before it."""
-    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS)
-    side.bind_pool(FakePool(33))
-    made = request("decode", 1)
-    side.add_request(made)
-
-    assert side.match(made, 0) == (0, False)
-    side.close()

@@ -57,16 +57,6 @@ def test_both_nodes_milestones_stand_side_by_side() -> None:
     assert counted(timings, "commit_to_first_step_s") == 1
 
 
-def test_a_step_before_the_kv_came_is_not_the_first() -> None:
-    """Only what the scheduler knows to be loaded computes with the KV."""
-    timings = DecodeTimings()
-    follow(timings)
-
-    timings.stepped(["r"], 102.0)
-
-    assert timings.snapshot()["recent"] == []
-
-
 @pytest.mark.parametrize("state", ["recomputed", "cancelled"])
 def test_a_transfer_that_came_to_nothing_is_remembered_and_not_measured(state: str) -> None:
     """Its milestones help to see why; its times would spoil the figures. The first ending counts."""

@@ -1,6 +1,7 @@
 """What is refused at start, with the reason."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,8 @@ CHUNKED = ChunkedLocalAttentionSpec(
     block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
 )
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
-OF_KIND = {
-    kind.name: MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,), mamba_type=kind)
-    for kind in MambaAttentionBackendEnum
-}
-CACHED = MambaSpec(block_size=16, shapes=((2, 2),), dtypes=(torch.float32,), mamba_cache_mode="align")
+OF_KIND = {kind.name: replace(STATE, mamba_type=kind) for kind in MambaAttentionBackendEnum}
+CACHED = replace(STATE, block_size=16, mamba_cache_mode="align")
 
 
 def engine(
@@ -83,6 +81,10 @@ def drafts(method: str, tokens: int = 2) -> Any:
     return SimpleNamespace(method=method, num_speculative_tokens=tokens)
 
 
+def drafting(tokens: int = 2, **more: Any) -> Any:
+    return engine(speculative=drafts("ngram", tokens), **more)
+
+
 def groups(*specs: Any) -> Any:
     """A KV cache configuration with a group for each spec."""
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs])
@@ -96,7 +98,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
     check_supported(engine(tensor_parallel_size=2, nnodes=2), groups(spec))
-    check_supported(engine(speculative=drafts("ngram")), groups(spec))
+    check_supported(drafting(), groups(spec))
 
 
 def test_a_producer_to_vllm_may_be_a_decode_node() -> None:
@@ -118,12 +120,7 @@ def test_answers_are_sent_out_of_a_prefix_cache_of_blocks() -> None:
         (engine(caches=False), ONE_GROUP, False, "sent out of vLLM's prefix cache, and it is off"),
         (engine(), (Group(), Group(window=64)), False, "no block of an answer"),
         (engine(), ONE_GROUP, True, "another KV connector in `beside`"),
-        (
-            engine(speculative=drafts("ngram"), pipeline_parallel_size=2),
-            ONE_GROUP,
-            False,
-            "speculative decoding beside pipeline stages",
-        ),
+        (drafting(pipeline_parallel_size=2), ONE_GROUP, False, "speculative decoding beside pipeline stages"),
     ],
 )
 def test_engines_that_cannot_send_answers_are_refused_by_name(
@@ -153,8 +150,8 @@ def test_recurrent_layers_are_supported_on_several_ranks() -> None:
     check_supported(engine(is_producer=True), groups(FULL, CACHED))
     check_supported(engine(unit=8), groups(FULL, STATE))
     for spec in (STATE, OF_KIND["GDN_ATTN"]):
-        check_supported(engine(speculative=drafts("ngram")), groups(FULL, spec))
-    check_supported(engine(speculative=drafts("ngram", 7)), groups(FULL, STATE))
+        check_supported(drafting(), groups(FULL, spec))
+    check_supported(drafting(7), groups(FULL, STATE))
 
 
 def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +162,14 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
         ConnectorConfigError,
         match=r"recurrent layers \(Mamba, GDN\) needs vLLM 0\.32 or newer: after a step without drafts",
     ):
-        check_supported(engine(speculative=drafts("ngram")), groups(FULL, STATE))
+        check_supported(drafting(), groups(FULL, STATE))
+
+
+NOT_ALONE = r"with recurrent layers \(Mamba, GDN\) and no attention is not covered: vLLM does not count which drafts"
+NOT_MEDUSA = r"recurrent layers \(Mamba, GDN\) has not been tried with method 'medusa': use one of ngram"
+NOT_CACHED = r"\(Mamba, GDN\) and a prefix cache has not been tried: .* start with --no-enable-prefix-caching"
+OUR_SCHEDULER = "needs the node's own scheduler: another one may end a prompt's chunks within blocks"
+ROOM = "room for all streams in each step, .* set --max-num-batched-tokens to"
 
 
 @pytest.mark.parametrize(
@@ -178,75 +182,29 @@ def test_drafts_beside_states_need_a_vllm_that_counts_the_accepted_ones(monkeypa
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "each node scale its KV in its own way"),
-        (
-            engine(speculative=drafts("dflash")),
-            groups(FULL),
-            "speculative decoding with method 'dflash'",
-        ),
-        (
-            engine(speculative=drafts("ngram")),
-            groups(FULL, FULL),
-            "speculative decoding with method 'ngram' has not been tried with a sliding window",
-        ),
-        (
-            engine(speculative=drafts("ngram")),
-            groups(FULL, CHUNKED),
-            "speculative decoding has not been tried with chunked local attention",
-        ),
+        (engine(speculative=drafts("dflash")), groups(FULL), "speculative decoding with method 'dflash'"),
+        (drafting(), groups(FULL, FULL), "with method 'ngram' has not been tried with a sliding window"),
+        (drafting(), groups(FULL, CHUNKED), "has not been tried with chunked local attention"),
         (engine(pipeline_parallel_size=2), groups(STATE), "have not been tried with pipeline stages"),
-        (
-            engine(speculative=drafts("ngram")),
-            groups(STATE),
-            r"with recurrent layers \(Mamba, GDN\) and no attention is not covered: vLLM does not count which drafts",
-        ),
-        (
-            engine(speculative=drafts("medusa")),
-            groups(FULL, STATE),
-            r"recurrent layers \(Mamba, GDN\) has not been tried with method 'medusa': use one of ngram",
-        ),
+        (drafting(), groups(STATE), NOT_ALONE),
+        (engine(speculative=drafts("medusa")), groups(FULL, STATE), NOT_MEDUSA),
         *(
             (
-                engine(speculative=drafts("ngram")),
-                groups(FULL, STATE, OF_KIND[kind]),
-                f"not covered for layers of kind {kind}: their kernels are not told which drafts",
+                drafting(),
+                groups(FULL, STATE, spec),
+                f"not covered for layers of kind {kind}: their kernels are not told which",
             )
-            for kind in OF_KIND
+            for kind, spec in OF_KIND.items()
             if kind not in {"MAMBA2", "GDN_ATTN"}
         ),
-        *(
-            (
-                engine(speculative=drafts("ngram"), device=device),
-                groups(FULL, STATE),
-                f"not covered on a {device} device",
-            )
-            for device in ("cpu", "npu")
-        ),
-        (
-            engine(speculative=drafts("ngram", 8)),
-            groups(FULL, STATE),
-            "room for all streams in each step, .* set --max-num-batched-tokens to 2304 at least",
-        ),
-        (
-            engine(speculative=drafts("ngram"), step_tokens=767),
-            groups(FULL, STATE),
-            "room for all streams in each step, .* set --max-num-batched-tokens to 768 at least",
-        ),
-        (
-            engine(speculative=drafts("ngram"), long_prefill=100),
-            groups(FULL, STATE),
-            "leave out --long-prefill-token-threshold",
-        ),
-        (
-            engine(speculative=drafts("ngram")),
-            groups(FULL, CACHED),
-            r"\(Mamba, GDN\) and a prefix cache has not been tried: .* start with --no-enable-prefix-caching",
-        ),
+        (drafting(device="cpu"), groups(FULL, STATE), "not covered on a cpu device"),
+        (drafting(device="npu"), groups(FULL, STATE), "not covered on a npu device"),
+        (drafting(8), groups(FULL, STATE), f"{ROOM} 2304 at least"),
+        (drafting(step_tokens=767), groups(FULL, STATE), f"{ROOM} 768 at least"),
+        (drafting(long_prefill=100), groups(FULL, STATE), "leave out --long-prefill-token-threshold"),
+        (drafting(), groups(FULL, CACHED), NOT_CACHED),
         (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
-        (
-            engine(is_producer=True, scheduler="their.Scheduler"),
-            groups(FULL, CACHED),
-            "needs the node's own scheduler: another one may end a prompt's chunks within blocks",
-        ),
+        (engine(is_producer=True, scheduler="their.Scheduler"), groups(FULL, CACHED), OUR_SCHEDULER),
         (engine(unit=8), groups(FULL, CACHED), "--prefix-match-unit lets a cached prefix end within a block"),
     ],
 )

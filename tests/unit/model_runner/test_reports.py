@@ -61,27 +61,20 @@ def ask(path: Path) -> dict[str, Any]:
         return found
 
 
-def test_the_node_is_answered(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the start on, until the worker ends."""
+@pytest.mark.parametrize(("index", "folder"), [(0, ""), (2, "dp2")])
+def test_the_node_is_answered(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, folder: str
+) -> None:
+    """From the start on, until the worker ends; by each data-parallel engine in its own folder."""
     monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(worker.vllm_config.parallel_config, "data_parallel_index", index)
     worker.init_device()
 
-    told = ask(tmp_path / RUNNER_SOCKET)
+    told = ask(tmp_path / folder / RUNNER_SOCKET)
 
     assert told["async_scheduling"] is True
     assert (told["tokens"]["slots"], told["tokens"]["submitted"]) == (0, 0)
-    assert told["syncs"] == {}
-
-
-def test_each_data_parallel_engine_answers_in_its_own_folder(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(worker.vllm_config.parallel_config, "data_parallel_index", 2)
-
-    worker.init_device()
-
-    assert ask(tmp_path / "dp2" / RUNNER_SOCKET)["runner"] == "SimpleNamespace"
+    assert (told["runner"], told["syncs"]) == ("SimpleNamespace", {})
 
 
 def test_a_rank_that_does_not_sample_is_silent(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,36 +5,28 @@ import pytest
 from baton.kv_connector.engine.mooncake_environment import check_transport, prepare_environment
 from baton.kv_connector.errors import ConnectorConfigError
 
-
-def test_defaults_complete_an_empty_environment() -> None:
-    """TCP is forced and bound to the data address; a stopped peer is noticed in seconds."""
-    environ: dict[str, str] = {}
-
-    prepare_environment("10.0.0.7", "tcp", environ)
-
-    assert environ["MC_FORCE_TCP"] == "1"
-    assert environ["MC_TCP_BIND_ADDRESS"] == "10.0.0.7"
-    assert environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] == "2"
-    assert "MC_DISABLE_METACACHE" not in environ
+DEFAULTS = {"MC_FORCE_TCP": "1", "MC_TCP_BIND_ADDRESS": "10.0.0.7", "MC_TCP_PROGRESS_TIMEOUT_SEC": "2"}
 
 
-def test_an_operators_settings_stay() -> None:
-    """What has been set on purpose is not overwritten."""
-    environ = {"MC_TCP_LANES_PER_PEER": "4", "MC_TCP_BIND_ADDRESS": "0.0.0.0"}
+@pytest.mark.parametrize(
+    ("protocol", "given", "expected"),
+    [
+        ("tcp", {}, DEFAULTS | {"MC_DISABLE_METACACHE": None}),
+        ("tcp", {"MC_TCP_LANES_PER_PEER": "4", "MC_TCP_BIND_ADDRESS": "0.0.0.0"}, {}),
+        ("tcp", {"MC_TCP_PROTO": "2"}, {}),  # it is what we need anyway
+        ("rdma", {}, {"MC_FORCE_TCP": None}),
+    ],
+)
+def test_defaults_complete_an_operators_settings(
+    protocol: str, given: dict[str, str], expected: dict[str, str | None]
+) -> None:
+    """TCP is forced and bound to the data address; a stopped peer is noticed in seconds. What has been set on purpose stays."""
+    environ = {**given}
 
-    prepare_environment("10.0.0.7", "tcp", environ)
+    prepare_environment("10.0.0.7", protocol, environ)
 
-    assert environ["MC_TCP_LANES_PER_PEER"] == "4"
-    assert environ["MC_TCP_BIND_ADDRESS"] == "0.0.0.0"
-
-
-def test_other_transports_are_not_forced_to_tcp() -> None:
-    """On RDMA nothing about TCP is forced."""
-    environ: dict[str, str] = {}
-
-    prepare_environment("10.0.0.7", "rdma", environ)
-
-    assert "MC_FORCE_TCP" not in environ
+    wanted = expected | given
+    assert {name: environ.get(name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("name", ["MC_TCP_PROTO", "MC_USE_TENT", "MC_USE_TEV1"])
@@ -42,11 +34,6 @@ def test_settings_that_break_the_rules_are_refused(name: str) -> None:
     """TCP protocol 1 acknowledges before the bytes are applied; the sentence names the variable."""
     with pytest.raises(ConnectorConfigError, match=f"{name}=1 must not be set"):
         prepare_environment("10.0.0.7", "tcp", {name: "1"})
-
-
-def test_asking_for_tcp_protocol_2_is_fine() -> None:
-    """It is what we need anyway."""
-    prepare_environment("10.0.0.7", "tcp", {"MC_TCP_PROTO": "2"})
 
 
 def test_a_contradiction_is_refused() -> None:

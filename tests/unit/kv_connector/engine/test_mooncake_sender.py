@@ -69,26 +69,23 @@ def sender(mooncake: FakeMooncake, answers: dict[str, bool | None]) -> MooncakeS
     )
 
 
+@pytest.mark.parametrize(("answered", "outcome", "writes"), [(True, None, 4), (False, False, 0)])
 def test_no_write_is_begun_before_the_target_has_answered(
-    sender: MooncakeSender, mooncake: FakeMooncake, answers: dict[str, bool | None]
+    sender: MooncakeSender,
+    mooncake: FakeMooncake,
+    answers: dict[str, bool | None],
+    *,
+    answered: bool,
+    outcome: bool | None,
+    writes: int,
 ) -> None:
     """Mooncake would wait a minute for one that says nothing, in the thread that pushes to all of them."""
     answers["d"] = None
     push = sender.submit("d", CopyPlan.of(COPIES))
     assert (push.poll(), mooncake.writes) == (None, [])
 
-    answers["d"] = True
-    assert (push.poll(), len(mooncake.writes)) == (None, 4)
-
-
-def test_a_push_to_a_target_that_does_not_answer_fails(
-    sender: MooncakeSender, mooncake: FakeMooncake, answers: dict[str, bool | None]
-) -> None:
-    """Nothing has been written, and nothing will be."""
-    answers["d"] = False
-    push = sender.submit("d", CopyPlan.of(COPIES))
-
-    assert (push.poll(), mooncake.writes) == (False, [])
+    answers["d"] = answered
+    assert (push.poll(), len(mooncake.writes)) == (outcome, writes)
 
 
 def test_a_push_that_waits_gets_the_places_of_writes_that_a_failed_one_left_behind(

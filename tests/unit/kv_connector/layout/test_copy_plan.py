@@ -96,17 +96,6 @@ def test_random_plans_move_the_same_bytes_as_one_copy_per_block() -> None:
         assert all(type(copy) is Copy and all(type(value) is int for value in copy) for copy in copies)
 
 
-@pytest.mark.usefixtures("size")
-def test_the_runs_of_one_block_table_serve_every_layer() -> None:
-    """A run that is contiguous on both sides needs one descriptor; each pair of regions gets its own, in their order."""
-    pairs = [(region(0), region(1 << 20)), (region(1 << 16), region(1 << 24))]
-
-    assert list(plan_layers(pairs, [1, 2], [5, 6])) == [
-        Copy(64, (1 << 20) + 320, 128),
-        Copy((1 << 16) + 64, (1 << 24) + 320, 128),
-    ]
-
-
 def test_nothing_to_copy_is_no_copy() -> None:
     """Empty block tables and empty lists of regions are fine."""
     for plan_of_nothing in (plan_layers([(region(0), region(0))], [], []), plan_layers([], [1], [1])):

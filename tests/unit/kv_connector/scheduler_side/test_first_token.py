@@ -1,7 +1,5 @@
 """Which requests a prefill node samples the first token for, and which of its tokens a decode node starts with."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,7 @@ from baton.kv_connector.scheduler_side.client_tokens import tokens_of_client
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, MakeDecode, request, step_output
 
 VOCABULARY = 100
 TOKEN = SampledToken(id=7)
@@ -30,26 +28,19 @@ def sampling(**more: Any) -> Any:
 
 
 @pytest.fixture
-def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
+def side(make_decode: MakeDecode) -> DecodeScheduler:
     """A decode node whose scheduler starts requests with tokens."""
-    made = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, sampling="d", vocab_size=VOCABULARY)
-    made.bind_pool(FakePool(33))
-    yield made
-    made.close()
-
-
-def reserve(side: DecodeScheduler, req: Any) -> None:
-    """The request arrives, and its blocks are reserved."""
-    side.add_request(req)
-    assert side.match(req, 0) == (req.num_prompt_tokens, True)
-    side.allocated(req, [[*FakePool(9).blocks[1:4]]], req.num_prompt_tokens)
+    return make_decode(sampling="d", vocab_size=VOCABULARY)
 
 
 def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> None:
-    """The request's KV comes, with a token."""
-    reserve(side, req)
+    """The request's KV comes, with a token; the commit of another rank, a step later, has none."""
+    side.add_request(req)
+    assert side.match(req, 0) == (req.num_prompt_tokens, True)
+    side.allocated(req, [[*FakePool(9).blocks[1:4]]], req.num_prompt_tokens)
     tokens_said = {req.request_id: token} if token else {}
-    side.update(DecodeReport(endings={req.request_id: ENDING}, first_tokens=tokens_said), {req.request_id})
+    side.update(DecodeReport(endings={req.request_id: ENDING}, first_tokens=tokens_said), set())
+    side.update(DecodeReport(endings={req.request_id: ENDING}), {req.request_id})
 
 
 @pytest.mark.parametrize(
@@ -100,9 +91,17 @@ def test_a_request_starts_with_the_token_that_came_with_its_kv(side: DecodeSched
     assert side.snapshot()["totals"]["started"] == 1
 
 
-@pytest.mark.parametrize(("asked", "token"), [(False, TOKEN), (True, None), (True, SampledToken(id=VOCABULARY))])
-def test_others_sample_it_themselves(side: DecodeScheduler, asked: bool, token: SampledToken | None) -> None:
-    received(side, req := request("decode", 40, first_token=asked), token)
+@pytest.mark.parametrize(
+    ("asked", "token"),
+    [
+        ({"first_token": False}, TOKEN),
+        ({"first_token": True}, None),
+        ({"first_token": True}, SampledToken(id=VOCABULARY)),
+        ({"first_token": True, "start": ((), (5,)), "choice": 0}, TOKEN),  # another answer's tokens are known
+    ],
+)
+def test_others_sample_it_themselves(side: DecodeScheduler, asked: dict[str, Any], token: SampledToken | None) -> None:
+    received(side, req := request("decode", 40, **asked), token)
 
     assert "baton_start" not in req.__dict__
     assert side.snapshot()["totals"]["started"] == 0
@@ -124,22 +123,11 @@ def test_a_prompt_of_which_only_the_last_token_is_missing(
 def test_the_prefill_worker_is_told_whose_token_to_take(sampling: str, first_token: bool, logprobs: int | None) -> None:
     """With how many logprobs."""
     side = PrefillScheduler(SECRET, BLOCK_TOKENS, sampling=sampling)
-    side.bind_pool(FakePool(33))
     side.add_request(request("prefill", 40, first_token=first_token))
 
     (started,) = side.take_step(step_output(new=[("r1", [1, 2, 3], 0, 40)])).started
 
     assert started.logprobs == logprobs
-
-
-def test_a_token_that_one_rank_has_heard_of_stays_known(side: DecodeScheduler) -> None:
-    """Another rank's part arrives a step later, and its commit has no token."""
-    reserve(side, req := request("decode", 40, first_token=True))
-
-    side.update(DecodeReport(endings={"r1": ENDING}, first_tokens={"r1": TOKEN}), set())
-    side.update(DecodeReport(endings={"r1": ENDING}), {"r1"})
-
-    assert req.__dict__["baton_start"].tokens == [TOKEN]
 
 
 @pytest.mark.parametrize(
@@ -155,27 +143,22 @@ def test_tokens_that_the_client_has_come_with_logprobs_if_any_are_asked_for(aske
 
 
 @pytest.mark.parametrize("peer", ["", None])
-def test_a_request_starts_with_the_tokens_that_its_client_has(side: DecodeScheduler, peer: str | None) -> None:
-    """With a transfer and without one; not with the token that P has sampled."""
+def test_a_request_starts_with_the_tokens_that_its_client_has(
+    side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch, peer: str | None
+) -> None:
+    """With a transfer, and without one, of which the node is told before the head of the response; not with the token that P has sampled."""
+    told: list[Any] = []
+    monkeypatch.setattr(side._outcomes, "send", lambda *line: told.append(line))
     req = request("decode", 40, first_token=True, start=((5, 9),), peer=peer)
     side.add_request(req)
+    assert told == ([("a" * 32, "local", "")] if peer == "" else [])
+    assert len(side.snapshot()["transfers"]) == (peer is None)
 
     assert [token.id for token in req.__dict__["baton_start_at_once"].tokens] == [5, 9]
     assert side.match(req, 0) == ((40, True) if peer is None else (0, False))
     assert side.match(req, 39) == (0, False)
     assert side.snapshot()["refused"] == {}
     side.finish_request(req)
-
-
-def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node is told before the first token, which the head of the response waits for."""
-    told: list[Any] = []
-    monkeypatch.setattr(side._outcomes, "send", lambda *line: told.append(line))
-
-    side.add_request(request("decode", 40, start=((5,),), peer=""))
-
-    assert told == [("a" * 32, "local", "")]
-    assert side.snapshot()["transfers"] == []
 
 
 @pytest.mark.parametrize(
@@ -233,24 +216,15 @@ def test_each_of_several_answers_starts_with_its_own(side: DecodeScheduler, peer
     assert side.snapshot()["totals"]["shared"] == (4 if peer is None else 0)
 
 
-def test_the_prefill_node_s_token_starts_no_answer_of_which_tokens_are_known(side: DecodeScheduler) -> None:
-    """Not even a choice that has none."""
-    received(side, req := request("decode", 40, first_token=True, start=((), (5,)), choice=0), TOKEN)
-
-    assert "baton_start" not in req.__dict__
-
-
-def test_an_engine_with_another_scheduler_starts_with_no_tokens(tmp_path: Path) -> None:
+def test_an_engine_with_another_scheduler_starts_with_no_tokens(make_decode: MakeDecode) -> None:
     """It asks a prefill node for none, and refuses a client's, as the node's HTTP side does before."""
-    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
-    side.bind_pool(FakePool(33))
+    side = make_decode()
     received(side, req := request("decode", 40, first_token=True), TOKEN)
     side.add_request(request("decode", 40, start=((5,),), peer="", request_id="r2", transfer_id="b" * 32))
 
     assert "baton_start" not in req.__dict__
     assert side.snapshot()["first_tokens"] == ""
     assert side.snapshot()["refused"] == {"start": 1}
-    side.close()
 
 
 @pytest.mark.parametrize(

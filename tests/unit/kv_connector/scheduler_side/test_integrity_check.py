@@ -41,6 +41,12 @@ class Engine:
         self.check.request_ended(name)
         return self.owned.pop(name)
 
+    def run(self, name: str) -> list[Any]:
+        """A request of three blocks runs for a step, and ends."""
+        self.admit(name, 3)
+        self.check.step_ends()
+        return self.finish(name)
+
     def step(self) -> None:
         self.check.step_begins(step_output())
         self.check.step_ends()
@@ -54,9 +60,7 @@ def engine() -> Engine:
 
 def leak(engine: Engine) -> None:
     """A request of three blocks ends and gives back one."""
-    engine.admit("r1", 3)
-    engine.check.step_ends()
-    engine.pool.free_blocks(engine.finish("r1")[:1])
+    engine.pool.free_blocks(engine.run("r1")[:1])
     engine.step()
 
 
@@ -89,9 +93,7 @@ def test_a_block_without_an_owner_is_found_before_idling(owners_known: bool, cap
 def test_a_finding_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     """The next request does not bring the same line again, but a new leak brings its own."""
     leak(engine)
-    engine.admit("r2", 3)
-    engine.check.step_ends()
-    engine.pool.free_blocks(engine.finish("r2"))
+    engine.pool.free_blocks(engine.run("r2"))
     engine.step()
     assert len(caplog.records) == 1
 
@@ -154,9 +156,7 @@ def test_a_change_half_way_is_no_finding(engine: Engine) -> None:
 
 def test_a_leak_is_certain_after_some_steps(engine: Engine) -> None:
     """The engine never idles, and is not waited for."""
-    engine.admit("r1", 3)
-    engine.check.step_ends()
-    engine.finish("r1")
+    engine.run("r1")
     stop = threading.Event()
 
     def work() -> None:

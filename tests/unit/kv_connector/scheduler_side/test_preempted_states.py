@@ -21,13 +21,16 @@ TOKENS, CHUNK = 700, 512
 
 
 class Node:
-    """P's scheduler: vLLM's block manager, and our side."""
+    """P's scheduler: vLLM's block manager, and our side, with the first chunk of a prompt."""
 
     def __init__(self) -> None:
         self.manager: KVCacheManager = FALCON_H1_CACHED.manager()
         self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=FALCON_H1_CACHED.groups)
         self.side.bind_pool(self.manager.block_pool)
         self.whole = self.manager.block_pool.get_num_free_blocks()
+        self.prompt = prompt_of("r")
+        self.side.add_request(self.prompt)
+        self.first = self.side.take_step(step_output(new=[self.start(self.prompt, CHUNK)]))
 
     def free_blocks(self) -> int:
         return int(self.manager.block_pool.get_num_free_blocks())
@@ -67,10 +70,9 @@ def test_what_starts_again_from_a_cached_state_is_not_sent(
     runner: str, *, is_same_step: bool, is_complete: bool
 ) -> None:
     """The transfer is void at once, stays so however the prompt comes back, and no block of it is held (I2)."""
-    node, prompt = Node(), prompt_of("r")
-    node.side.add_request(prompt)
-    first = node.side.take_step(step_output(new=[node.start(prompt, CHUNK)]))
-    assert [started.request_id for started in first.started] == [prompt.request_id]
+    node = Node()
+    prompt = node.prompt
+    assert [started.request_id for started in node.first.started] == [prompt.request_id]
     if is_complete:
         assert node.go_on(prompt).progress[0].ready_blocks == -(-TOKENS // BLOCK_TOKENS)
     node.preempt(prompt)
@@ -91,9 +93,8 @@ def test_what_starts_again_from_a_cached_state_is_not_sent(
 
 def test_the_block_of_a_state_comes_back_only_behind_the_step_that_voids_it() -> None:
     """What D may read is ours as well from the last chunk on: the step that preempts the prompt gives it to no other."""
-    node, prompt = Node(), prompt_of("r")
-    node.side.add_request(prompt)
-    node.side.take_step(step_output(new=[node.start(prompt, CHUNK)]))
+    node = Node()
+    prompt = node.prompt
     node.go_on(prompt)
     state = node.manager.get_block_ids(prompt.request_id)[0][-1]
 
@@ -106,10 +107,9 @@ def test_the_block_of_a_state_comes_back_only_behind_the_step_that_voids_it() ->
 
 def test_another_prompt_that_goes_on_from_the_states_of_a_preempted_one_is_sent_whole() -> None:
     """They are in the cache still, and the state that D reads is the other prompt's own, in a block of its own."""
-    node, prompt, other = Node(), prompt_of("r"), prompt_of("s")
-    for each in (prompt, other):
-        node.side.add_request(each)
-    node.side.take_step(step_output(new=[node.start(prompt, CHUNK)]))
+    node, other = Node(), prompt_of("s")
+    prompt = node.prompt
+    node.side.add_request(other)
     node.go_on(prompt)
     state = node.manager.get_block_ids(prompt.request_id)[0][-1]
     node.preempt(prompt)

@@ -5,9 +5,9 @@ import pytest
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 
 
-def family(*, can_share: bool = True) -> SharedPrompts:
+def family() -> SharedPrompts:
     """One owner with a prompt of 40 tokens, and one sibling."""
-    siblings = SharedPrompts(can_share=can_share)
+    siblings = SharedPrompts(can_share=True)
     siblings.own("owner", 40)
     siblings.join("sibling", "owner")
     return siblings
@@ -24,24 +24,12 @@ def test_a_sibling_waits_until_the_whole_prompt_is_scheduled() -> None:
     assert not siblings.must_wait("sibling")
 
 
-def test_a_sibling_does_not_wait_for_an_owner_that_is_gone() -> None:
-    """The owner was aborted: the sibling computes the prompt itself."""
-    siblings = family()
-    siblings.end("owner")
-    assert not siblings.must_wait("sibling")
-
-
 def test_a_late_sibling_does_not_wait() -> None:
     """The prompt is in the cache already."""
     siblings = family()
     siblings.scheduled("owner", 41)
     siblings.join("late", "owner")
     assert not siblings.must_wait("late")
-
-
-def test_without_a_prefix_cache_no_request_waits() -> None:
-    """There would be nothing to find."""
-    assert not family(can_share=False).must_wait("sibling")
 
 
 @pytest.mark.parametrize("order", [("owner", "sibling"), ("sibling", "owner")])

@@ -1,7 +1,5 @@
 """When D stands still for want of blocks, and which reservations are given back then."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side import decode
 from baton.kv_connector.scheduler_side.decode import NOT_STARTED, DecodeScheduler
 from baton.kv_connector.scheduler_side.stalls import Stalls
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, MakeDecode, request, step_output
 
 PATIENCE_S = 2.0
 
@@ -51,17 +49,16 @@ def test_an_idle_node_is_not_stalled() -> None:
 class Standstill:
     """A decode node on which `big` lacks blocks, beside reservations of 4 blocks each; 12 of 32 are free."""
 
-    def __init__(self, folder: Path) -> None:
-        self.pool = FakePool(33)
+    def __init__(self, side: DecodeScheduler) -> None:
+        self.side = side
         self.requests: dict[str, Any] = {}
-        self.side = DecodeScheduler(config(folder), SECRET, BLOCK_TOKENS)
-        self.side.bind_pool(self.pool)
+        pool: Any = side._ledger.pool
         for number in range(5):
             self.add(f"early{number}", 4)
             made = self.requests[f"early{number}"]
             tokens, _ = self.side.match(made, 0)
             assert tokens is not None
-            self.side.allocated(made, [self.pool.allocate(4)], tokens)
+            self.side.allocated(made, [pool.allocate(4)], tokens)
         self.side.take_step(step_output())
 
     def add(self, name: str, blocks: int) -> None:
@@ -84,14 +81,13 @@ class Standstill:
 
 
 @pytest.fixture
-def standstill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standstill]:
+def standstill(make_decode: MakeDecode, monkeypatch: pytest.MonkeyPatch) -> Standstill:
     """Without patience; the big prompt has started, and needs 18 blocks."""
     monkeypatch.setattr(decode, "STALLED_S", 0.0)
-    made = Standstill(tmp_path)
+    made = Standstill(make_decode())
     made.add("big", 18)
     made.start("big")
-    yield made
-    made.side.close()
+    return made
 
 
 def test_only_as_many_reservations_are_given_back_as_are_needed(standstill: Standstill) -> None:

@@ -95,16 +95,16 @@ def received(*names: str) -> Any:
 
 @pytest.fixture
 def scheduler() -> Ours:
-    """With one request that waits for its KV."""
+    """With one request that waits for its KV, to start with tokens."""
     made = Ours()
-    made.requests["r"] = Request()
+    made.requests["r"] = request = Request()
+    start_with(request, TOKENS, request.totals)
     return made
 
 
 def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
-    """In order, behind what the step itself says; and once."""
+    """In order, behind what the step itself says; and once. No step is counted for them; what the request waited ends with its first token."""
     request = scheduler.requests["r"]
-    start_with(request, TOKENS, request.totals)
 
     outputs = scheduler.update_from_output(None, received("r"))
 
@@ -113,6 +113,10 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     first, second = (logprobs for _, _, logprobs, _ in scheduler.seen)
     assert (first.logprob_token_ids.tolist(), first.logprobs.tolist()) == ([[7, 3]], [[-0.5, -1.0]])
     assert second is None
+    assert (scheduler.connector.steps, scheduler.connector.get_kv_connector_stats()) == (1, "of a step")
+    assert [logs for *_, logs in scheduler.seen] == [False, False]
+    assert scheduler.log_stats
+    assert request.events == [EngineCoreEventType.SCHEDULED]
     scheduler.update_from_output(None, received("r"))
     assert (request.tokens, request.totals["started"], scheduler.cached) == ([7, 8], 1, [32])
 
@@ -120,7 +124,7 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
 def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(scheduler: Ours) -> None:
     """It would hold the blocks of its prompt and wait for one more, as would all others in its place: none could run."""
     scheduler.free = False
-    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
+    request = scheduler.requests["r"]
 
     scheduler.update_from_output(None, received("r"))
 
@@ -132,7 +136,7 @@ def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) ->
     """Before 0.30: a grammar would not be advanced by the token, and begin again with the second."""
     looked: list[Any] = []
     scheduler.structured_output_manager = SimpleNamespace(should_fill_bitmask=looked.append)
-    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
+    request = scheduler.requests["r"]
     request.structured_output_request = "a grammar"
 
     scheduler.update_from_output(None, received("r"))
@@ -141,22 +145,8 @@ def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) ->
     assert request.tokens == [7, 8]
 
 
-def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
-    """Neither by the connector, nor in statistics; what the request waited ends with its first token."""
-    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
-
-    scheduler.update_from_output(None, received("r"))
-
-    assert scheduler.connector.steps == 1
-    assert scheduler.connector.get_kv_connector_stats() == "of a step"
-    assert [logs for *_, logs in scheduler.seen] == [False, False]
-    assert scheduler.log_stats
-    assert scheduler.requests["r"].events == [EngineCoreEventType.SCHEDULED]
-
-
 def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
     """Aborted while its KV was on its way: vLLM may still have it, or not."""
-    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
     scheduler.requests["r"].finished = True
 
     scheduler.update_from_output(None, received("r", "gone"))

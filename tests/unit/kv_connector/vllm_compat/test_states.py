@@ -191,8 +191,9 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 @pytest.mark.usefixtures("order")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_element_arrives_where_the_rank_expects_it(kind: Kind) -> None:
-    """Whatever the two sizes: complete, nothing twice, from the ranks that both nodes know of."""
+    """Whatever the two sizes: complete, nothing twice, from the ranks that both nodes know of. Shapes are those of all ranks together."""
     for prefill, decode in product(kind.sizes, kind.sizes):
+        assert [state.shape for state in states_of(kind.layer(decode), decode)] == [*map(tuple, kind.shapes(1))]
         for tp in range(decode):
             target = kind.side(decode, tp, spare=24)
             (region,) = target.regions
@@ -267,11 +268,3 @@ def test_a_layer_that_is_not_understood_has_states_without_parts(kind: Kind, cha
     assert [(state.shape, state.parts) for state in states_of(layer, 2)] == [
         (tuple(shape), ()) for shape in layer.get_state_shape()
     ]
-
-
-@pytest.mark.usefixtures("order")
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_shapes_are_those_of_all_ranks_together(kind: Kind) -> None:
-    """So a fingerprint is the same whatever a node's tensor-parallel size."""
-    for tp_size in kind.sizes:
-        assert [state.shape for state in states_of(kind.layer(tp_size), tp_size)] == [*map(tuple, kind.shapes(1))]

@@ -27,25 +27,6 @@ def test_layers_of_one_storage_are_registered_as_one_span() -> None:
     assert list(caches.spans) == [(tensors["layer.0"].data_ptr(), 2 * 6 * 2 * 16 * 8 * 4)]
 
 
-def test_k_and_v_apart_are_two_regions_of_one_layer() -> None:
-    """FlashAttention's layout `[2, blocks, …]`."""
-    caches = describe({"layer.0": torch.zeros(2, 6, 16, 2, 8)}, num_blocks=6, block_tokens=16)
-
-    assert [region.name for region in caches.regions] == ["layer.0.0", "layer.0.1"]
-    assert caches.num_layers == 1
-
-
-def test_a_layer_that_shares_its_kv_has_no_region_of_its_own() -> None:
-    """Both names mean the same layer, whose memory is pushed once."""
-    tensors = cpu_caches()
-    tensors["layer.1.shared"] = tensors["layer.1"]
-
-    caches = describe(tensors, num_blocks=6, block_tokens=16)
-
-    assert caches.num_layers == 2
-    assert caches.layer_of["layer.1.shared"] == caches.layer_of["layer.1"] == 1
-
-
 def test_a_recurrent_layers_states_lie_side_by_side_in_a_page() -> None:
     """Before vLLM 0.32 a list of views into pages that are longer than the states; each is a region of the layer."""
     pages = torch.zeros(6, 100, dtype=torch.float32)

@@ -89,16 +89,6 @@ def test_any_flipped_bit_changes_its_region_and_no_other() -> None:
                 assert [a != b for a, b in zip(after, before, strict=True)] == [region == 0, region == 1], (at, bit)
 
 
-def test_blocks_that_are_not_named_do_not_count() -> None:
-    """Other requests write to the blocks next to ours."""
-    memory = noise(96)
-    before = digests_of(memory, [0, 2], block_bytes=32)
-
-    memory[32:64] += 1
-
-    assert digests_of(memory, [0, 2], block_bytes=32) == before
-
-
 @pytest.mark.parametrize(("left", "right"), [(3, 7), (3, 11), (3, 3 + 64), (3 + 32, 11 + 64)])
 def test_two_flipped_signs_do_not_cancel_out(left: int, right: int) -> None:
     """The highest bit of a word has one weight for all mod 2^32: 64-bit sums keep what tells the words apart."""

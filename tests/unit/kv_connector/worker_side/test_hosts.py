@@ -30,23 +30,21 @@ def config(folder: Path) -> ConnectorConfig:
     return ConnectorConfig.from_extra(extra)
 
 
-def test_hosts_that_agree_say_nothing() -> None:
-    """Settings are compared, not addresses."""
-    assert disagreement([member(0), member(0), member(1, {"worker-2.addr": "tcp://b:1"})]) == ""
-
-
-def test_what_differs_is_named_with_both_values_and_hosts() -> None:
+@pytest.mark.parametrize(
+    ("members", "differs"),
+    [
+        ([member(0), member(0), member(1, {"worker-2.addr": "tcp://b:1"})], ""),  # not in settings
+        (
+            [member(0), member(1, dtype="bfloat16", weights="b2")],
+            "dtype: 'float32' and 'bfloat16'; weights: 'a1' and 'b2'",
+        ),
+        ([member(0, rope="x"), member(1)], "rope: 'x' and None"),  # of a newer release alone
+    ],
+)
+def test_what_differs_is_named_with_both_values_and_hosts(members: list[Member], differs: str) -> None:
     """The person who set it must know where to look."""
-    found = disagreement([member(0), member(1, dtype="bfloat16", weights="b2")])
-
-    assert found == (
-        "the hosts 10.0.0.1 and 10.0.0.2 of this node differ: dtype: 'float32' and 'bfloat16'; weights: 'a1' and 'b2'"
-    )
-
-
-def test_what_one_host_does_not_know_of_differs() -> None:
-    """A setting of a newer release alone."""
-    assert "rope: 'x' and None" in disagreement([member(0, rope="x"), member(1)])
+    found = f"the hosts 10.0.0.1 and 10.0.0.2 of this node differ: {differs}" if differs else ""
+    assert disagreement(members) == found
 
 
 def test_ranks_on_the_first_host_have_a_socket_and_the_others_a_port(tmp_path: Path) -> None:

@@ -46,12 +46,17 @@ class Factory:
         """Nothing is kept."""
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again at once."""
+    monkeypatch.setattr(receive_engines, "RETRY_S", 0.01)
+
+
 @contextmanager
 def running(
-    factory: Factory, added: Callable[[int, str], None], fenced: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    factory: Factory, added: Callable[[int, str], None], fenced: Callable[[str], None] = lambda _: None
 ) -> Iterator[ReceivingEngines]:
-    """The thread, retrying at once."""
-    monkeypatch.setattr(receive_engines, "RETRY_S", 0.01)
+    """The thread."""
     engines = ReceivingEngines(factory, [], added=added, fenced=fenced)  # type: ignore[arg-type]  # no sender is made
     engines.start()
     try:
@@ -61,19 +66,19 @@ def running(
         assert not engines._thread.is_alive()
 
 
-def test_a_failure_of_foreign_code_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_foreign_code_is_tried_again() -> None:
     """An exception of an unexpected type must not end the thread."""
     added = threading.Event()
     factory = Factory(failures=2)
 
-    with running(factory, lambda *_: added.set(), lambda _: None, monkeypatch) as engines:
+    with running(factory, lambda *_: added.set()) as engines:
         engines.want(0)
 
         assert added.wait(PATIENCE_S)
     assert len(factory.made) == 1
 
 
-def test_a_domain_that_is_asked_for_while_its_engine_is_added_gets_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_domain_that_is_asked_for_while_its_engine_is_added_gets_one_engine() -> None:
     """The control thread sees the domain as missing until `added` has returned, and asks again in that time."""
     factory = Factory()
     second = threading.Event()
@@ -85,14 +90,14 @@ def test_a_domain_that_is_asked_for_while_its_engine_is_added_gets_one_engine(mo
         else:
             second.set()
 
-    with running(factory, added, lambda _: None, monkeypatch) as engines:
+    with running(factory, added) as engines:
         engines.want(0)
 
         assert second.wait(PATIENCE_S)
     assert len(factory.made) == 2
 
 
-def test_an_engine_that_is_not_gone_is_not_reported_as_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_gone_is_not_reported_as_fenced() -> None:
     """I3: the blocks behind it stay out of the pool until a later try has really destroyed it."""
     made, gone = threading.Event(), threading.Event()
     left: list[int] = []
@@ -102,7 +107,7 @@ def test_an_engine_that_is_not_gone_is_not_reported_as_fenced(monkeypatch: pytes
         left.append(factory.made[0].failures)
         gone.set()
 
-    with running(factory, lambda *_: made.set(), fenced, monkeypatch) as engines:
+    with running(factory, lambda *_: made.set(), fenced) as engines:
         engines.want(0)
         assert made.wait(PATIENCE_S)
         engines.fence("engine-0")

@@ -1,5 +1,6 @@
 """When a layer is handed to the sender, and what anybody has to wait for."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,10 +60,6 @@ class Device:
 @pytest.mark.parametrize(
     ("name", "by_attention", "hooked", "at_once", "handed"),
     [
-        ("event", True, [0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
-        ("event", False, [0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
-        ("stream", True, [0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
-        ("stream", False, [0, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
         ("forward", True, [0, 1, 2, 3], 1, [(0, 1, 2, 3)]),
         # small layers go together, and what is left over goes at the end of the step
         ("event", True, [0, 1, 2, 3], 3, [(0, 1, 2), (3,)]),
@@ -73,7 +70,7 @@ class Device:
         ("event", True, [0, 2], 1, [(0,), (2,), (1, 3)]),
         ("stream", True, [0, 2], 1, [(0,), (2, 1, 3)]),
         ("stream", False, [0, 2], 1, [(0,), (2,), (1, 3)]),
-        # a second hook is that of a layer which only reads shared KV
+        # one by one; a second hook is that of a layer which only reads shared KV
         ("event", True, [0, 1, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
         ("event", False, [0, 1, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
         ("stream", True, [0, 1, 1, 2, 3], 1, [(0,), (1,), (2,), (3,)]),
@@ -167,21 +164,13 @@ def test_an_unknown_policy_is_named() -> None:
         Device("soon")
 
 
-class Before:
-    forward_includes_kv_cache_update = False
-
-
-class Within:
-    forward_includes_kv_cache_update = True
-
-
-class Silent:
-    pass
+BEFORE, WITHIN = (SimpleNamespace(forward_includes_kv_cache_update=within) for within in (False, True))
+SILENT = SimpleNamespace()
 
 
 @pytest.mark.parametrize(
     ("backends", "expected"),
-    [([Before], False), ([Before, Within], True), ([Silent], True), ([], True)],
+    [([BEFORE], False), ([BEFORE, WITHIN], True), ([SILENT], True), ([], True)],
 )
 def test_one_backend_that_writes_late_delays_all_layers(backends: list[Any], expected: bool) -> None:
     """And so does one that does not say: a layer may be handed over later, never earlier."""

@@ -3,8 +3,9 @@
 The clock is virtual, and a thread that waited for ever would end the test with `StuckError`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,31 +84,36 @@ def test_late_device_gives_back_each_item_when_it_has_passed_its_event() -> None
         assert not rig.device.spun
 
 
-def test_late_device_whose_event_raises_loses_that_item_alone() -> None:
-    """The next one has an event of its own, and the thread lives on."""
+def event_raises(rig: Rig) -> None:
+    def synchronize() -> None:
+        raise RuntimeError("device assert")
+
+    rig.waiter.watch(SimpleNamespace(synchronize=synchronize), "a")
+
+
+def device_is_not_entered(rig: Rig) -> None:
+    def refuse() -> None:
+        del rig.enter  # the instance's: next time it is the device's
+        raise RuntimeError("no context")
+
+    rig.enter = refuse  # type: ignore[method-assign]
+    rig.watch("a", 0.010)
+
+
+def item_cannot_go_on(rig: Rig) -> None:
+    def passed(item: str, at_s: float) -> None:
+        rig.waiter._passed = rig.passed
+        raise LookupError(item)
+
+    rig.waiter._passed = passed
+    rig.watch("a", 0.010)
+
+
+@pytest.mark.parametrize("fail", [event_raises, device_is_not_entered, item_cannot_go_on])
+def test_late_device_item_that_fails_is_lost_alone(fail: Callable[[Rig], None]) -> None:
+    """Or its prompt would wait for nothing; the thread lives on, and the next one comes back."""
     with running() as rig:
-
-        class Broken:
-            def synchronize(self) -> None:
-                raise RuntimeError("device assert")
-
-        rig.waiter.watch(Broken(), "a")
-        rig.watch("b", 0.010)
-        rig.host.sleep(1)
-
-        assert (rig.lost, [item for item, _ in rig.back]) == ([("a", FAILED)], ["b"])
-
-
-def test_late_device_that_cannot_be_entered_loses_what_waits_for_it() -> None:
-    """And the next item tries again."""
-    with running() as rig:
-
-        def refuse() -> None:
-            del rig.enter  # the instance's: next time it is the device's
-            raise RuntimeError("no context")
-
-        rig.enter = refuse  # type: ignore[method-assign]
-        rig.watch("a", 0.010)
+        fail(rig)
         rig.watch("b", 0.010)
         rig.host.sleep(1)
 
@@ -175,23 +181,6 @@ def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop(
         rig.host.sleep(10.0)
         rig.give_up()
         assert (rig.back, len(rig.lost)) == ([], 3)
-
-
-def test_late_device_item_that_cannot_go_on_comes_back_as_lost() -> None:
-    """Or its prompt would wait for nothing; the thread lives on."""
-    with running() as rig:
-
-        def passed(item: str, at_s: float) -> None:
-            if item == "a":
-                raise LookupError(item)
-            Rig.passed(rig, item, at_s)
-
-        rig.waiter._passed = passed
-        rig.watch("a", 0.1)
-        rig.watch("b", 0.1)
-        rig.host.sleep(1)
-
-        assert (rig.lost, [item for item, _ in rig.back]) == ([("a", FAILED)], ["b"])
 
 
 def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,16 +34,25 @@ class Stage:
         return Posted({"hidden_states": torch.full((2,), message)}, [], [])
 
 
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def receives(stage: Stage) -> ReceiveAhead:
+    return ReceiveAhead(stage.post, timeout_s=DEADLINE_S)
+
+
 def value_of(posted: Posted) -> float:
     """Use a message the way vLLM's model runner does."""
     tensors = AsyncIntermediateTensors(posted.tensors, posted.handles, posted.postprocess)
     return float(tensors["hidden_states"][0])
 
 
-def test_asking_returns_before_anything_was_sent() -> None:
+def test_asking_returns_before_anything_was_sent(stage: Stage, receives: ReceiveAhead) -> None:
     """A step prepares its inputs while the stage before still computes."""
-    stage = Stage()
-    posted = ReceiveAhead(stage.post, timeout_s=DEADLINE_S).receive()
+    posted = receives.receive()
 
     assert posted.tensors == {}  # nothing is here, nothing was waited for
 
@@ -51,10 +60,8 @@ def test_asking_returns_before_anything_was_sent() -> None:
     assert value_of(posted) == 7
 
 
-def test_one_message_is_received_ahead_and_no_more() -> None:
+def test_one_message_is_received_ahead_and_no_more(stage: Stage, receives: ReceiveAhead) -> None:
     """Its receive is posted while the step before it computes: that is what makes the sender send."""
-    stage = Stage()
-    receives = ReceiveAhead(stage.post, timeout_s=DEADLINE_S)
     for message in range(5):
         stage.say(message)
 
@@ -67,13 +74,10 @@ def test_one_message_is_received_ahead_and_no_more() -> None:
     assert stage.threads == {"pipeline-receive"}
 
 
-def test_what_had_arrived_before_it_was_used_is_counted() -> None:
+def test_what_had_arrived_before_it_was_used_is_counted(stage: Stage, receives: ReceiveAhead) -> None:
     """The counter says how often nothing had to be waited for."""
-    stage = Stage()
-    receives = ReceiveAhead(stage.post, timeout_s=DEADLINE_S)
-    stage.say(0)
-    stage.say(1)
-    stage.say(2)
+    for message in range(3):
+        stage.say(message)
     value_of(receives.receive())
     assert all(stage.posted.acquire(timeout=DEADLINE_S) for _ in range(2))
     second = receives.receive()
@@ -105,10 +109,8 @@ def test_slices_are_put_together_by_the_thread_that_uses_them() -> None:
     assert names == [threading.current_thread().name]
 
 
-def test_a_stage_that_is_gone_is_an_error_now_and_later() -> None:
+def test_a_stage_that_is_gone_is_an_error_now_and_later(stage: Stage, receives: ReceiveAhead) -> None:
     """A later message would belong to another step."""
-    stage = Stage()
-    receives = ReceiveAhead(stage.post, timeout_s=DEADLINE_S)
     stage.say(RuntimeError("Connection closed by peer"))
 
     for _ in range(2):
@@ -116,9 +118,8 @@ def test_a_stage_that_is_gone_is_an_error_now_and_later() -> None:
             value_of(receives.receive())
 
 
-def test_a_stage_that_is_silent_is_an_error_in_time() -> None:
+def test_a_stage_that_is_silent_is_an_error_in_time(stage: Stage) -> None:
     """The step waits for so long and no longer; what comes after that is not taken for another step's."""
-    stage = Stage()
     receives = ReceiveAhead(stage.post, timeout_s=0.05)
 
     with pytest.raises(PipelineError, match=r"has sent nothing for 0\.05 s$"):
@@ -131,10 +132,8 @@ def test_a_stage_that_is_silent_is_an_error_in_time() -> None:
         value_of(receives.receive())
 
 
-def test_another_way_of_receiving_is_refused() -> None:
+def test_another_way_of_receiving_is_refused(stage: Stage, receives: ReceiveAhead) -> None:
     """The message may have been received already, in the way that was asked for first."""
-    stage = Stage()
-    receives = ReceiveAhead(stage.post, timeout_s=DEADLINE_S)
     receives.receive(all_gather_group="tp")
 
     with pytest.raises(PipelineError, match=r"all_gather_group"):

@@ -1,13 +1,10 @@
 """vLLM's own bookkeeping of a step, on a late device: with its way of fetching tokens, and with ours."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from baton.model_runner.runner.cuda import CudaRunner
@@ -18,6 +15,7 @@ from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 from tests.support.late_tensor import LateWorld
+from tests.unit.model_runner.runner.steps import bare_runner, book, top_logprobs
 
 PLACEHOLDER = -1
 TOKENS = {"plain": [[7], [8]], "drafts": [[7, 9, PLACEHOLDER], [8, PLACEHOLDER, PLACEHOLDER]]}
@@ -36,27 +34,9 @@ class Step(NamedTuple):
 
 
 def runner_of(kind: type[GPUModelRunner], world: LateWorld, transfer: TokenTransfer) -> Any:
-    """A runner with what the bookkeeping looks at, and nothing else."""
-    made: Any = object.__new__(kind)
-    made.use_async_scheduling = False
+    made = bare_runner(kind, world)
     made.token_transfer = transfer
     made.companions = PiggybackedCopies(transfer)
-    made.max_model_len = 16
-    made.transfer_event = world.event()
-    made.sampled_token_ids_pinned_cpu = torch.empty(4, 1, dtype=torch.int64)
-    made.discard_request_mask = SimpleNamespace(np=np.zeros(4, dtype=bool))
-    made.requests = {name: SimpleNamespace(output_token_ids=[]) for name in "ab"}
-    made.input_batch = SimpleNamespace(
-        num_reqs=2,
-        generators={},
-        req_ids=["a", "b"],
-        req_id_to_index={"a": 0, "b": 1},
-        vocab_size=100,
-        num_tokens_no_spec=np.zeros(4, dtype=np.int32),
-        token_ids_cpu=np.zeros((4, 16), dtype=np.int32),
-        is_token_ids=np.zeros((4, 16), dtype=bool),
-    )
-    made._get_prompt_logprobs_dict = lambda *_: {}
     return made
 
 
@@ -74,16 +54,9 @@ def run_step(kind: type[GPUModelRunner], world: LateWorld, tokens: str, *, logpr
     transfer.start()
     runner = runner_of(kind, world, transfer)
     ids = torch.tensor(TOKENS[tokens], dtype=torch.int32)
-    tops = None
-    if logprobs:
-        values = torch.arange(ids.numel() * 2, dtype=torch.float32).view(-1, 2)
-        ranks = torch.ones(ids.numel(), dtype=torch.int64)
-        tops = LogprobsTensors(*map(world.sampled, (values.to(torch.int32), -values, ranks)))
-    sampler_output = SamplerOutput(sampled_token_ids=world.sampled(ids), logprobs_tensors=tops)
+    tops = top_logprobs(world, ids.numel()) if logprobs else None
     with world.audit.watching():
-        booked = runner._bookkeeping_sync(
-            SimpleNamespace(num_scheduled_tokens={}), sampler_output, None, torch.zeros(2), 2
-        )
+        booked = book(runner, world.sampled(ids), tops)
     transfer.stop()
     lists = booked[2]
     return Step(booked[3], lists and lists.logprobs.tolist(), world.audit.snapshot(), world.event_waits)
@@ -125,11 +98,8 @@ def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
     transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
     runner = runner_of(CudaRunner, world, transfer)
     runner.routed_experts_initialized = True
-    step = SamplerOutput(sampled_token_ids=world.sampled(torch.tensor([[7], [8]])), logprobs_tensors=None)
 
-    booked = runner._bookkeeping_sync(SimpleNamespace(num_scheduled_tokens={}), step, None, torch.zeros(2), 2)
-
-    assert booked[3] == [[7], [8]]
+    assert book(runner, world.sampled(torch.tensor([[7], [8]])))[3] == [[7], [8]]
     assert (world.event_waits, transfer.counts.submitted) == (1, 0)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
@@ -17,6 +16,7 @@ from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 from tests.support.late_tensor import LateWorld
+from tests.unit.model_runner.runner.steps import top_logprobs
 
 Make = Callable[..., Any]
 
@@ -35,11 +35,7 @@ class Rig:
     def make(self, way: str, ids: list[list[int]], *, logprobs: bool = False, **more: Any) -> Any:
         """Make the output of a step of requests a, b and so on."""
         real = torch.tensor(ids, dtype=torch.int32)
-        tops = None
-        if logprobs:
-            values = torch.arange(real.numel() * 2, dtype=torch.float32).view(-1, 2)
-            ranks = torch.ones(real.numel(), dtype=torch.int64)
-            tops = LogprobsTensors(*map(self.world.sampled, (values.to(torch.int32), -values, ranks)))
+        tops = top_logprobs(self.world, real.numel()) if logprobs else None
         names = "abcd"[: len(ids)]
         with self.world.as_cuda():
             return self.ways[way](
