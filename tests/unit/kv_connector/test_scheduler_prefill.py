@@ -55,12 +55,7 @@ def test_a_prompt_that_cannot_be_handed_over_is_given_up_at_once(said: dict[str,
     [
         (0, 40, [Progress("r1", [[5, 6, 7]], 3)], []),  # in one chunk: the last, partly filled block too
         (0, 24, [Progress("r1", [[5, 6]], 1)], [Progress("r1", [[7]], 3)]),  # I1: the second block is being filled
-        (
-            32,
-            36,
-            [Progress("r1", [[5, 6, 7]], 2)],
-            [Progress("r1", [[]], 3)],
-        ),  # E5: with the step that schedules it first
+        (32, 36, [Progress("r1", [[5, 6, 7]], 2)], [Progress("r1", [[]], 3)]),  # E5: so are blocks of a prefix hit
     ],
 )
 def test_a_block_is_ready_with_the_chunk_that_completes_it(
@@ -73,9 +68,8 @@ def test_a_block_is_ready_with_the_chunk_that_completes_it(
     first = side.take_step(step_output(new=[("r1", begun[0].new_blocks[0], cached, computed - cached)]))
     second = side.take_step(step_output(cached=[("r1", rest, computed, 40 - computed)]))
 
-    assert [(one.request_id, one.prompt.blocks, one.prompt.cached_tokens) for one in first.started] == [
-        ("r1", 3, cached)
-    ]
+    (started,) = first.started
+    assert (started.request_id, started.prompt.blocks, started.prompt.cached_tokens) == ("r1", 3, cached)
     assert (first.progress, second.progress, second.started) == (begun, ended, [])
 
 

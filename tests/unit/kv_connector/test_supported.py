@@ -192,7 +192,7 @@ ROOM = "room for all streams in each step, .* set --max-num-batched-tokens to"
             (
                 drafting(),
                 groups(FULL, STATE, spec),
-                f"not covered for layers of kind {kind}: their kernels are not told which",
+                f"not covered for layers of kind {kind}: their kernels are not told",
             )
             for kind, spec in OF_KIND.items()
             if kind not in {"MAMBA2", "GDN_ATTN"}

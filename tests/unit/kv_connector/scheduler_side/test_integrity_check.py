@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,22 +134,15 @@ def test_who_asks_is_told_what_is_wrong(engine: Engine) -> None:
     assert len(finding["history"]) == 1
 
 
-def while_asking(engine: Engine, change: Callable[[], None]) -> dict[str, Any]:
-    """Ask, and let something happen on another thread after the first look."""
-    thread = threading.Timer(0.05, change)
-    thread.start()
-    answer = engine.check.ask()
-    thread.join()
-    return answer
-
-
 def test_a_change_half_way_is_no_finding(engine: Engine) -> None:
-    """A client asks between a request's end and the return of its blocks."""
+    """A client asks between a request's end and the return of its blocks, after the first look."""
     engine.admit("r1", 3)
-    blocks = engine.finish("r1")
+    returned = threading.Timer(0.05, engine.pool.free_blocks, [engine.finish("r1")])
+    returned.start()
 
-    answer = while_asking(engine, lambda: engine.pool.free_blocks(blocks))
+    answer = engine.check.ask()
 
+    returned.join()
     assert answer["ok"] is True
 
 

@@ -1,21 +1,17 @@
 """One engine's scheduler sides over one block pool, and transfers of an answer's KV between two of them."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector.handoff.metadata import DecodeReport
-from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, lengthen
-from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.handoff.metadata import DecodeReport, PrefillStep
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
 from baton.kv_connector.scheduler_side.stalls import Stalls
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, MakeDecode, request, step_output
 
 PROMPT, ANSWER = 40, (101, 102, 103, 104, 105, 106, 107, 108, 109)  # tokens
 SENT = PROMPT + len(ANSWER) - 1
@@ -23,14 +19,19 @@ OTHER: dict[str, Any] = {"request_id": "r2", "transfer_id": "b" * 32}
 
 
 @pytest.fixture
-def sides(tmp_path: Path) -> Iterator[SchedulerSides]:
+def sides(make_decode: MakeDecode) -> SchedulerSides:
     """A decode node's, which also sends."""
     prefill = PrefillScheduler(SECRET, BLOCK_TOKENS, answers=ModelLimits(200, SENT + 1))
-    decode = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
-    made = SchedulerSides("decode", prefill, decode)
+    made = SchedulerSides("decode", prefill, make_decode(is_bound=False, sampling="s", vocab_size=200))
     made.bind_pool(FakePool(33))
-    yield made
-    made.close()
+    return made
+
+
+def prefill_step(sides: SchedulerSides, **step: Any) -> PrefillStep:
+    """What the workers are told of a step, as far as it is about what is sent."""
+    taken = sides.take_step(step_output(**step)).prefill
+    assert taken is not None
+    return taken
 
 
 def allocate(sides: SchedulerSides, received: Any, blocks: int, tokens: int) -> None:
@@ -113,32 +114,26 @@ def test_a_prompt_that_ends_while_it_is_preempted_is_not_held(sides: SchedulerSi
     """Its token was in flight, and is delivered; its blocks are another's by then (I2)."""
     sent = request("prefill", 40)
     sides.add_request(sent)
-    sides.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
-    step = sides.take_step(step_output(preempted={"r1"})).prefill
+    prefill_step(sides, new=[("r1", [5, 6, 7], 0, 40)])
 
-    assert step is not None
-    assert step.voids == [("r1", "preempted")]
+    assert prefill_step(sides, preempted={"r1"}).voids == [("r1", "preempted")]
     assert sides.finish_request(sent, aborted=False) is False
-    step = sides.take_step(step_output()).prefill
-    assert step is not None
-    assert (step.holds, sides.snapshot()["transfers"]) == ([], [])
+    assert (prefill_step(sides).holds, sides.snapshot()["transfers"]) == ([], [])
 
 
 @pytest.mark.parametrize(("role", "answer"), [("prefill", (None, False)), ("decode", (SENT, True))])
 def test_a_prefill_node_waits_with_an_answer_until_there_is_much_room(
-    tmp_path: Path, role: Role, answer: tuple[int | None, bool]
+    make_decode: MakeDecode, role: Role, answer: tuple[int | None, bool]
 ) -> None:
     """VLLM would admit no prompt behind one that it has no blocks for."""
-    settings = replace(config(tmp_path, both_ways=True, early_reserve_share=0.9), role=role)
-    side = DecodeScheduler(settings, SECRET, BLOCK_TOKENS, sampling="s", vocab_size=200)
-    side.bind_pool(FakePool(33))
+    transfer = {"both_ways": True, "early_reserve_share": 0.9}
+    side = make_decode(transfer=transfer, role=role, sampling="s", vocab_size=200)
     received = request("decode", PROMPT, start=(ANSWER,), start_sent=True, **OTHER)
     received.structured_output_request = None
     side.add_request(received)
     side.update(DecodeReport(started={OTHER["transfer_id"]}), set())
 
     assert side.match(received, 0) == answer
-    side.close()
 
 
 def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
@@ -148,7 +143,7 @@ def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
     for number in range(3):
         held = request("prefill", 40, request_id=f"p{number}", transfer_id=f"{number}" * 32)
         sides.add_request(held)
-        sides.take_step(step_output(new=[(f"p{number}", [5, 6, 7], 0, 40)]))
+        prefill_step(sides, new=[(f"p{number}", [5, 6, 7], 0, 40)])
         sides.finish_request(held, aborted=False)
     received = request("decode", 30 * BLOCK_TOKENS, **OTHER)
     sides.add_request(received)
@@ -159,23 +154,22 @@ def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
     given_up = []
     for _ in range(4):
         sides.match(received, 0)
-        step = sides.take_step(step_output()).prefill
-        assert step is not None
-        given_up.append(step.unfetched)
+        given_up.append(prefill_step(sides).unfetched)
 
     assert given_up == [[], ["p2", "p1"], ["p0"], []]
 
 
 def test_the_source_computes_the_answer_behind_its_prompt(sides: SchedulerSides) -> None:
-    """All but the last token, as part of the prompt, whatever the client asks for."""
+    """All but the last token, as part of the prompt, whatever the client asks for. The server's own list may be shared, and stays."""
     sent = sent_request()
+    servers = sent.prompt_token_ids
     sides.add_request(sent)
+    assert len(servers) == PROMPT
 
-    step = sides.take_step(step_output(new=[("r1", [5, 6, 7], 32, SENT - 32)])).prefill
+    step = prefill_step(sides, new=[("r1", [5, 6, 7], 32, SENT - 32)])
 
     assert sent.prompt_token_ids == sent._all_token_ids == [*range(PROMPT), *ANSWER[:-1]]
     assert (sent.num_prompt_tokens, sent.hashed, sent.max_tokens) == (SENT, SENT, 1)
-    assert step is not None
     (started,) = step.started
     assert (started.prompt.tokens, started.prompt.cached_tokens) == (SENT, 32)
     assert [progress.ready_blocks for progress in step.progress] == [3]
@@ -194,10 +188,7 @@ def test_tokens_that_cannot_follow_the_prompt_give_the_transfer_up(
     """The decode node computes them itself."""
     sides.add_request(request("prefill", PROMPT, start=(answer,)))
 
-    step = sides.take_step(step_output()).prefill
-
-    assert step is not None
-    assert [each.reason for each in step.abandoned] == [reason]
+    assert [each.reason for each in prefill_step(sides).abandoned] == [reason]
 
 
 def test_a_prefill_node_that_does_not_receive_sends_no_answer() -> None:
@@ -233,13 +224,3 @@ def test_the_destination_asks_for_what_the_source_sends(sides: SchedulerSides, *
     source.add_request(sent_request() if sent else request("prefill", PROMPT))
     (started,) = source.take_step(step_output(new=[("r1", [5, 6, 7], 0, tokens)])).started
     assert started.prompt.prompt_hash == reserved.wish.prompt_hash
-
-
-def test_lengthening_leaves_the_servers_own_list_alone() -> None:
-    """An engine within the server's process shares it."""
-    sent = sent_request()
-    prompt = sent.prompt_token_ids
-
-    lengthen(sent, ANSWER)
-
-    assert len(prompt) == PROMPT

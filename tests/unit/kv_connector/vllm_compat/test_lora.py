@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,12 @@ def loaded(*what: Any, settings: str = "") -> Adapters:
     return node
 
 
+@pytest.fixture
+def ours(tmp_path: Path) -> Any:
+    """An adapter whose files lie in the folder `a`."""
+    return adapter(written(tmp_path / "a", b"first"))
+
+
 @pytest.mark.parametrize("size", [10, 3_000_000], ids=["small", "large"])
 def test_an_adapter_is_what_its_files_are(tmp_path: Path, size: int) -> None:
     """Two nodes may keep it in different places, but must not have different ones under one name."""
@@ -57,9 +64,8 @@ def test_an_adapter_is_what_its_files_are(tmp_path: Path, size: int) -> None:
     assert names[0] == names[1] != names[2]
 
 
-def test_a_file_that_is_replaced_does_not_replace_what_was_loaded(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_does_not_replace_what_was_loaded(tmp_path: Path, ours: Any) -> None:
     """On a volume of both, D loads what P has not: neither goes by the file that it sees now, and they do not agree."""
-    ours = adapter(written(tmp_path / "a", b"first"))
     prefill, stays = loaded(ours), loaded(ours)
     before = prefill.name_of(ours)
 
@@ -88,53 +94,33 @@ def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path)
     assert keeping.name_of(elsewhere) == fresh
 
 
-def test_an_adapter_that_is_loaded_again_unchanged_is_the_same(tmp_path: Path) -> None:
+def test_an_adapter_that_is_loaded_again_unchanged_is_the_same(tmp_path: Path, ours: Any) -> None:
     """Under another number, after it was unloaded, and in place."""
-    ours = adapter(written(tmp_path / "a", b"first"))
     twice = adapter(tmp_path / "a", number=2)
     node = loaded(ours, twice, adapter(tmp_path / "a", again=True))
 
     assert node.name_of(ours) == node.name_of(twice) == loaded(ours).name_of(ours)
 
 
-def test_what_is_loaded_is_not_read_again_for_being_named_again(tmp_path: Path) -> None:
-    """Each of several API servers names an adapter to the engine, which reads it once."""
-    ours = adapter(written(tmp_path / "a", b"first"))
+@pytest.mark.parametrize("how", ["named again", "the load fails", "changed meanwhile"])
+def test_files_that_have_not_been_read_are_not_what_was_loaded(tmp_path: Path, how: str) -> None:
+    """Each of several API servers names an adapter, which is read once; after a failure vLLM keeps the former; or it is unknown what was read."""
+    ours = adapter(written(tmp_path / "a", b"first"), again=how == "the load fails")
     node = Adapters(keeps_kv=False)
-    for weights in (b"first", b"another"):
-        written(tmp_path / "a", weights)
-        with node.loading(ours):
-            pass
-
-    assert node.name_of(ours) != loaded(ours).name_of(ours)
-
-
-def test_a_load_that_fails_leaves_what_was_loaded(tmp_path: Path) -> None:
-    """Then vLLM keeps the former adapter, whose files are gone."""
-    ours = adapter(written(tmp_path / "a", b"first"), again=True)
-    node = loaded(ours)
-    written(tmp_path / "a", b"broken")
-
-    with pytest.raises(ValueError, match="broken"), node.loading(ours):
-        raise ValueError("broken")
-
-    assert node.name_of(ours) != loaded(ours).name_of(ours)
-
-
-def test_files_that_changed_while_they_were_loaded_get_a_name_of_their_own(tmp_path: Path) -> None:
-    """The node cannot know which of the two was read."""
-    ours = adapter(written(tmp_path / "a", b"first"))
-    node = Adapters()
-
     with node.loading(ours):
+        if how == "changed meanwhile":
+            written(tmp_path / "a", b"another")
+    if how != "changed meanwhile":
         written(tmp_path / "a", b"another")
+        with suppress(ValueError), node.loading(ours):
+            if how == "the load fails":
+                raise ValueError
 
     assert node.name_of(ours) != loaded(ours).name_of(ours)
 
 
-def test_a_file_that_was_touched_or_written_again_is_the_same(tmp_path: Path) -> None:
+def test_a_file_that_was_touched_or_written_again_is_the_same(tmp_path: Path, ours: Any) -> None:
     """It is read again, and goes on being exchanged."""
-    ours = adapter(written(tmp_path / "a", b"first"))
     node = loaded(ours)
     before = node.name_of(ours)
 
@@ -143,27 +129,24 @@ def test_a_file_that_was_touched_or_written_again_is_the_same(tmp_path: Path) ->
     assert node.name_of(ours) == before
 
 
-def test_an_adapter_is_known_from_its_first_prompt_on_at_the_latest(tmp_path: Path) -> None:
+def test_an_adapter_is_known_from_its_first_prompt_on_at_the_latest(ours: Any) -> None:
     """Should vLLM load one in a way that we do not see."""
-    ours = adapter(written(tmp_path / "a", b"first"))
     node = Adapters()
 
     assert node.name_of(ours) == loaded(ours).name_of(ours)
 
 
-def test_each_setting_counts_that_changes_what_an_adapter_does(tmp_path: Path) -> None:
+def test_each_setting_counts_that_changes_what_an_adapter_does(tmp_path: Path, ours: Any) -> None:
     """The same files in another dtype, or for other modules, make other KV; the order of modules makes none."""
-    ours = adapter(written(tmp_path / "a", b"first"))
-    settings = [
-        settings_of(engine_of(SimpleNamespace(**one)))
-        for one in (
-            {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"]},
-            {"lora_dtype": "torch.float32", "target_modules": ["o_proj", "q_proj"], "enable_moe_shared_loras": False},
-            {"lora_dtype": "torch.bfloat16", "target_modules": ["q_proj", "o_proj"]},
-            {"lora_dtype": "torch.float32", "target_modules": None},
-            {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"], "enable_moe_shared_loras": True},
-        )
+    plain = {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"]}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"target_modules": ["o_proj", "q_proj"], "enable_moe_shared_loras": False},
+        {"lora_dtype": "torch.bfloat16"},
+        {"target_modules": None},
+        {"enable_moe_shared_loras": True},
     ]
+    settings = [settings_of(engine_of(SimpleNamespace(**plain | change))) for change in changes]
     names = [loaded(ours, settings=each).name_of(ours) for each in settings]
 
     assert names[0] == names[1]
@@ -206,9 +189,8 @@ def executor(load: Callable[[Any], bool]) -> Any:
     return type("Executor", (), {"add_lora": lambda _, request: load(request)})
 
 
-def test_loads_are_seen_where_vllm_makes_them(tmp_path: Path) -> None:
+def test_loads_are_seen_where_vllm_makes_them(ours: Any) -> None:
     """By the last that asked to be told, once, and what vLLM answers is passed on."""
-    ours = adapter(written(tmp_path / "a", b"first"))
     told: list[Any] = []
 
     def load(request: Any) -> bool:

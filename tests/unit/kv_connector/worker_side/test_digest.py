@@ -75,18 +75,18 @@ def test_the_digest_is_the_one_of_the_formula(block_bytes: int, word_bytes: int)
     assert digests_of(memory, [2, 0], block_bytes=block_bytes) == [by_hand(memory, [2, 0], block_bytes, word_bytes)]
 
 
-def test_any_flipped_bit_changes_its_region_and_no_other() -> None:
-    """Every bit of two blocks in two regions, one after the other."""
+def test_a_flipped_bit_changes_its_region_and_no_other() -> None:
+    """In every byte of two blocks in two regions, one after the other."""
     memory = noise(2 * 3 * 32)
     before = digests_of(memory, [1, 2], block_bytes=32, count=2)
 
     for region in range(2):
         for at in range(region * 96 + 32, region * 96 + 96):
-            for bit in range(8):
-                memory[at] ^= 1 << bit
-                after = digests_of(memory, [1, 2], block_bytes=32, count=2)
-                memory[at] ^= 1 << bit
-                assert [a != b for a, b in zip(after, before, strict=True)] == [region == 0, region == 1], (at, bit)
+            bit = 1 << at * 5 % 8
+            memory[at] ^= bit
+            after = digests_of(memory, [1, 2], block_bytes=32, count=2)
+            memory[at] ^= bit
+            assert [a != b for a, b in zip(after, before, strict=True)] == [region == 0, region == 1], at
 
 
 @pytest.mark.parametrize(("left", "right"), [(3, 7), (3, 11), (3, 3 + 64), (3 + 32, 11 + 64)])

@@ -9,7 +9,7 @@ import torch
 from vllm import _custom_ops as ops
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from baton.kv_connector.layout.regions import Division
+from baton.kv_connector.layout.regions import Division, Sections
 from baton.kv_connector.worker_side.divisions import cpu_sections, divisions_of, total_kv_heads
 
 HEADS, HEAD_SIZE, TOKENS = 2, 32, 64
@@ -72,13 +72,17 @@ def cache_of(local_heads: int) -> Any:
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(layer_names=["l0"], kv_cache_spec=spec)])
 
 
-def test_a_layers_blocks_are_divided_by_heads() -> None:
+@pytest.mark.parametrize(
+    ("config", "sections"),
+    [
+        (engine(), None),
+        (engine(backend="CPU_ATTN", isa="vec"), ((8, 4), (1, 32))),
+        (engine(backend="ROCM_AITER_FA"), ()),  # unknown: its tokens may lie in any order
+    ],
+)
+def test_a_layers_blocks_are_divided_by_heads(config: Any, sections: Sections | None) -> None:
     """The view says how many this rank has, the model how many there are."""
-    view = torch.zeros(3, 2, 16, 16)
-
-    assert divisions_of(engine(), cache_of(2), {"l0": view}) == {"l0": Division(4, None)}
-    on_cpu = engine(backend="CPU_ATTN", isa="vec")
-    assert divisions_of(on_cpu, cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
+    assert divisions_of(config, cache_of(2), {"l0": torch.zeros(3, 2, 16, 16)}) == {"l0": Division(4, sections)}
     assert total_kv_heads(engine(mla=True)) == 1
     assert total_kv_heads(engine(heads=0)) == 1  # nothing but recurrent layers
 
@@ -91,10 +95,3 @@ def test_a_layers_blocks_are_divided_by_heads() -> None:
 def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, ...]) -> None:
     """Whole blocks are exchanged, or nothing."""
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
-
-
-def test_tokens_of_an_unknown_backend_are_not_taken_to_be_in_order() -> None:
-    """Its blocks are divided by heads only."""
-    view = torch.zeros(3, 2, 16, 16)
-
-    assert divisions_of(engine(backend="ROCM_AITER_FA"), cache_of(2), {"l0": view}) == {"l0": Division(4, ())}

@@ -52,7 +52,7 @@ def mixed_steps(seed: int) -> list[tuple[int, list[int]]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seeds", [range(1_000), pytest.param(range(1_000, 10_000), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seeds", [range(600), pytest.param(range(600, 10_000), marks=pytest.mark.exhaustive)])
 def test_no_interleaving_mixes_steps(seeds: range) -> None:
     """Whichever is slow: the device, the thread that copies out of the ring, or the reader of what was copied."""
     wrong = {seed: found for seed in seeds if (found := mixed_steps(seed))}
