@@ -82,7 +82,7 @@ def test_proxies_find_the_nodes_by_headless_services(overlay: str) -> None:
 
 
 def test_ports_are_those_of_the_configuration(overlay: str) -> None:
-    """Probes, policies and Services name the container's ports."""
+    """Probes, policies and Services name the container's ports. A prefill node listens at one more for each rank: at a range."""
     assert _ports(_template(overlay, "proxy")) == {"http": _loaded(overlay, "proxy").proxy.port}
     for role in NODES:
         node = _node(_loaded(overlay, role), role)
@@ -90,6 +90,10 @@ def test_ports_are_those_of_the_configuration(overlay: str) -> None:
         assert _ports(_template(overlay, role)) == {"http": node.port} | control
         assert node.host == "0.0.0.0"
         assert node.model  # a node by itself has no default
+    (ports,) = named(render(overlay), "NetworkPolicy", "decode-to-prefill-control")["spec"]["ingress"][0]["ports"]
+    node = _loaded(overlay, "prefill").prefill_node
+    assert ports["port"] == control_port(node)
+    assert ports["endPort"] >= control_port(node) + prod(ranks_of(node.vllm_args)) - 1
 
 
 def test_files_that_the_configuration_names_are_mounted(overlay: str) -> None:
@@ -125,7 +129,15 @@ def test_pods_get_the_time_that_their_end_takes(overlay: str) -> None:
 
 
 def test_nodes_are_started_as_the_command_wants_it(overlay: str) -> None:
-    """A command that there is, the mounted file, and flags of vLLM's that a node passes on."""
+    """A command that there is, the mounted file, and flags of vLLM's that a node passes on.
+
+    Both kinds of node read one file: what stands in `transfer` must not differ. RDMA is asked for where the devices are.
+    """
+    volumes = [
+        each for role in NODES for each in _template(overlay, role)["spec"]["volumes"] if each["name"] == "config"
+    ]
+    assert volumes[0] == volumes[1]
+    assert _loaded(overlay, "decode").transfer.protocol == ("rdma" if overlay == "rdma" else "tcp")
     for component in ("proxy", *NODES):
         template = _template(overlay, component)
         container = _container(template)
@@ -157,46 +169,19 @@ def test_probes_ask_what_answers(overlay: str) -> None:
             assert paths == dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), HEALTH_PATH)
 
 
-def test_both_kinds_of_node_read_the_same_file(overlay: str) -> None:
-    """What stands in `transfer`, and the model, must not differ; RDMA is asked for where the devices are."""
-    volumes = [
-        next(each["configMap"] for each in _template(overlay, role)["spec"]["volumes"] if each["name"] == "config")
-        for role in NODES
-    ]
-
-    assert volumes[0] == volumes[1]
-    assert _loaded(overlay, "decode").transfer.protocol == ("rdma" if overlay == "rdma" else "tcp")
-
-
-def test_there_are_control_ports_for_every_rank(overlay: str) -> None:
-    """A prefill node listens on one for each; the policy names a range."""
-    node = _loaded(overlay, "prefill").prefill_node
-    policy = named(render(overlay), "NetworkPolicy", "decode-to-prefill-control")
-    (ports,) = policy["spec"]["ingress"][0]["ports"]
-
-    assert ports["port"] == control_port(node)
-    assert ports["endPort"] >= control_port(node) + prod(ranks_of(node.vllm_args)) - 1
-
-
 @pytest.mark.parametrize("role", NODES)
 def test_a_node_over_several_hosts_is_started_alike_on_all_of_them(role: str) -> None:
-    """The flags that `group.sh` adds make it one node, of whose hosts this is one."""
+    """The flags that `group.sh` adds make it one node, of whose hosts this is one; further hosts outlive the first one."""
     group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
     leader, worker = (_container(group[f"{part}Template"]) for part in ("leader", "worker"))
     assert leader["command"] == worker["command"]
     assert leader["env"] == worker["env"]
     assert leader["lifecycle"] == worker["lifecycle"]
-    args = _node(_loaded("multi-host", role), role).vllm_args
+    node = _node(_loaded("multi-host", role), role)
 
     for index in range(group["size"]):
         added = ("--nnodes", str(group["size"]), "--node-rank", str(index), "--master-addr", "first.example")
-        assert hosts_of((*args, *added)) == Hosts(count=2, rank=index, ranks_here=8)
-
-
-def test_further_hosts_outlive_the_first_one() -> None:
-    """All pods of a group are told to stop at once, and the leader's drain needs every rank."""
-    for role in NODES:
-        group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
-        template = group["workerTemplate"]
-        drain_s = _node(_loaded("multi-host", role), role).drain_timeout_s
-        assert _grace_s(template) >= _hook_s(template) + drain_s + OUTLIVE_S
+        assert hosts_of((*node.vllm_args, *added)) == Hosts(count=2, rank=index, ranks_here=8)
+    # All pods of a group are told to stop at once, and the leader's drain needs every rank.
+    last = group["workerTemplate"]
+    assert _grace_s(last) >= _hook_s(last) + node.drain_timeout_s + OUTLIVE_S

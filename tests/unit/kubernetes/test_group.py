@@ -18,9 +18,9 @@ ADDRESS: Final = "leader.example"
 @pytest.fixture
 def host(tmp_path: Path) -> StubCommands:
     """The second host of a group of two, with the environment that its pod has."""
-    made = StubCommands(tmp_path, "bash", "sleep")
-    made.stub("getent")
-    made.stub("baton")
+    made = StubCommands(tmp_path, "bash")
+    for command in ("getent", "baton", "sleep"):
+        made.stub(command)
     made.environ |= {"LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": ADDRESS, "WORKER_INDEX": "1"}
     made.environ |= {"POD_IP": "10.0.0.7", "JOIN_S": "20"}
     return made
@@ -45,7 +45,7 @@ def test_a_host_waits_until_the_first_one_has_a_name(host: StubCommands) -> None
     host.stub("getent", f"[ -e {host.folder}/asked ] || {{ >{host.folder}/asked; exit 2; }}")
 
     assert host.run(SCRIPT, "decode")[0] == 0
-    assert [line.split()[0] for line in host.calls()] == ["getent", "getent", "baton"]
+    assert [line.split()[0] for line in host.calls()] == ["getent", "sleep", "getent", "baton"]
 
 
 def test_a_host_whose_leader_never_comes_ends(host: StubCommands) -> None:
@@ -58,7 +58,7 @@ def test_a_host_whose_leader_never_comes_ends(host: StubCommands) -> None:
 
 def test_sigterm_reaches_the_node(host: StubCommands) -> None:
     """It drains then: a shell in between would keep the signal to itself."""
-    host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nfor ((i = 0; i < 400; i++)); do sleep 0.05; done")
+    host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nfor ((i = 0; i < 10000000; i++)); do :; done")
     with host.start(SCRIPT, "prefill") as process:
         eventually((host.folder / "up").exists, WAIT_S)
         os.kill(process.pid, signal.SIGTERM)

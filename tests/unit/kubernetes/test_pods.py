@@ -1,31 +1,25 @@
 """What must hold of every pod of every overlay, beyond the schemas."""
 
+import json
+import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from baton.kv_connector.engine.port_memory import shared_path
 from tests.support.compose import compose_files, rendered
-from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
+from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
 
 ROOT: Final = Path(__file__).parents[3]
 MADE_BY_HAND: Final = {"baton-cluster-secret", "baton-admin-token", "baton-api-keys", "baton-hub-token"}
-IMAGES: Final = {
-    "cpu": {"baton-proxy", "baton-node-cpu"},
-    "cuda": {"baton-proxy", "baton-node-cuda"},
-    "npu": {"baton-proxy", "baton-node-npu"},
-    "rdma": {"baton-proxy", "baton-node-cuda"},
-    "multi-host": {"baton-proxy", "baton-node-cuda"},
-}
 USUAL: Final = ("Deployment/proxy", "StatefulSet/prefill", "StatefulSet/decode")
-USER: Final = 10001  # the images', whose folders are its own (test_dockerfiles.py)
 GROUPS: Final = tuple(
     f"LeaderWorkerSet/{role}-group/{part}" for role in ("prefill", "decode") for part in ("leader", "worker")
 )
 TEMPLATES: Final = dict.fromkeys(OVERLAYS, USUAL) | {"multi-host": ("Deployment/proxy", *GROUPS)}
+USER: Final = 10001  # the images', whose folders are its own (test_dockerfiles.py)
 every_template = pytest.mark.parametrize(
     ("overlay", "name"), [(overlay, name) for overlay, names in TEMPLATES.items() for name in names]
 )
@@ -37,23 +31,19 @@ def template(overlay: str, name: str) -> Object:
 
 
 def test_these_are_all(overlay: str) -> None:
-    """A template that is added is tested too."""
-    assert set(pod_templates(render(overlay))) == set(TEMPLATES[overlay])
+    """A template that is added is tested too. Images are ours of this version: none is left at the base's placeholder."""
+    templates = pod_templates(render(overlay))
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+    assert set(templates) == set(TEMPLATES[overlay])
+    device = overlay if overlay in ("cpu", "npu") else "cuda"
+    images = {f"baton-{name}:{version}" for name in ("proxy", f"node-{device}")}
+    assert {_container(template)["image"] for template in templates.values()} == images
 
 
 def _container(template: Object) -> Object:
     (container,) = template["spec"]["containers"]
     return container  # type: ignore[no-any-return]
-
-
-def _walk(found: Any) -> Iterator[Object]:
-    if isinstance(found, dict):
-        yield found
-        for each in found.values():
-            yield from _walk(each)
-    elif isinstance(found, list):
-        for each in found:
-            yield from _walk(each)
 
 
 @every_template
@@ -63,16 +53,13 @@ def test_what_a_pod_names_is_there(overlay: str, template: Object) -> None:
     spec = template["spec"]
     volumes = spec["volumes"]
 
-    named = {("ConfigMap", each["configMap"]["name"]) for each in volumes if "configMap" in each}
-    named |= {
-        ("PersistentVolumeClaim", each["persistentVolumeClaim"]["claimName"])
-        for each in volumes
-        if "persistentVolumeClaim" in each
-    }
+    wanted = {("ConfigMap", each["configMap"]["name"]) for each in volumes if "configMap" in each}
+    assert wanted
+    claims = [each["persistentVolumeClaim"] for each in volumes if "persistentVolumeClaim" in each]
+    wanted |= {("PersistentVolumeClaim", each["claimName"]) for each in claims}
+    assert wanted | {("ServiceAccount", spec["serviceAccountName"])} <= there
     secrets = {each["secret"]["secretName"] for each in volumes if "secret" in each}
-    secrets |= {each["secretKeyRef"]["name"] for each in _walk(spec) if "secretKeyRef" in each}
-    assert named
-    assert named | {("ServiceAccount", spec["serviceAccountName"])} <= there
+    secrets.update(re.findall(r'"secretKeyRef": {[^}]*"name": "([^"]+)"', json.dumps(spec)))
     assert secrets <= MADE_BY_HAND
 
 
@@ -109,6 +96,7 @@ def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
     assert pod.items() <= spec["securityContext"].items()
     assert container["securityContext"] == locked
     assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False  # BATON_PROXY_PORT=tcp://… would be a setting, which Baton refuses
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     assert not [each for each in spec["volumes"] if "hostPath" in each]
     assert level == ("privileged" if overlay == "rdma" else "restricted")
@@ -121,12 +109,6 @@ def test_a_node_on_npus_may_open_them(role: str) -> None:
     composed = rendered(compose_files("npu"), {"MODEL": "any"})["services"][role]["group_add"]
 
     assert [str(group) for group in pod["supplementalGroups"]] == composed
-
-
-@every_template
-def test_service_names_do_not_become_settings(overlay: str, template: Object) -> None:
-    """Kubernetes would set BATON_PROXY_PORT=tcp://… for the Service `baton-proxy`, which is a setting's name and refused."""
-    assert template["spec"]["enableServiceLinks"] is False
 
 
 @every_template
@@ -154,39 +136,21 @@ def test_a_pod_spreads_has_resources_and_a_hook(overlay: str, template: Object) 
     assert container["lifecycle"]["preStop"]
 
 
-def test_images_are_ours_of_this_version(overlay: str) -> None:
-    """None is left at the base's placeholder."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    images = {_container(template)["image"] for template in pod_templates(render(overlay)).values()}
-
-    assert images == {f"{name}:{version}" for name in IMAGES[overlay]}
-
-
 @pytest.mark.parametrize("component", ["proxy", "prefill", "decode"])
 def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> None:
     """Each component has a Service and a PodDisruptionBudget, whose labels its pods have."""
-    objects = render(overlay)
-    labels = [
-        template["metadata"]["labels"]
-        for template in pod_templates(objects).values()
-        if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    ]
-    (budget,) = [
-        each for each in objects if each["kind"] == "PodDisruptionBudget" and each["metadata"]["name"] == component
-    ]
-    services = [
-        each["spec"]
-        for each in objects
-        if each["kind"] == "Service" and each["spec"]["selector"]["app.kubernetes.io/component"] == component
-    ]
+    labels = [template["metadata"]["labels"] for template in pod_templates(render(overlay)).values()]
+    labels = [each for each in labels if each["app.kubernetes.io/component"] == component]
+    service = "baton-proxy" if component == "proxy" else component
+    asked = dict(named(render(overlay), "Service", service)["spec"]["selector"])
+    budget = named(render(overlay), "PodDisruptionBudget", component)["spec"]["selector"]["matchLabels"]
 
     assert labels
-    assert all(budget["spec"]["selector"]["matchLabels"].items() <= each.items() for each in labels)
-    (service,) = services
-    leaders = "leaderworkerset.sigs.k8s.io/worker-index"  # set by the controller
-    assert service["selector"].get(leaders) == ("0" if overlay == "multi-host" and component != "proxy" else None)
-    asked = {name: value for name, value in service["selector"].items() if name != leaders}
-    assert all(asked.items() <= each.items() for each in labels)
+    leader = asked.pop("leaderworkerset.sigs.k8s.io/worker-index", None)  # a label that the controller sets
+    assert leader == ("0" if overlay == "multi-host" and component != "proxy" else None)
+    for wanted in (asked, budget):
+        assert wanted["app.kubernetes.io/component"] == component
+        assert all(wanted.items() <= each.items() for each in labels)
 
 
 def test_only_one_thing_sets_the_number_of_proxies(overlay: str) -> None:
