@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from baton.loadtest.measures.record import TIMEOUT
-from benchmarks.goodput.__main__ import main, parser, plan_mix
+from benchmarks.goodput.__main__ import parser, plan_mix
 from benchmarks.goodput.idle import Idle, meets_slos
 from benchmarks.goodput.mixes import AGENTIC, Part, mixes, plan_traffic
 from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error
@@ -122,9 +122,3 @@ def test_rounds_of_a_setup_are_one_line() -> None:
     both, alone = goodput_table([rounds[0], other, rounds[1]]).rows
     assert (both[2:7], both[-1]) == (("baton", "8", "0", "50.0% (25–75)", "0.20"), "100% disaggregated")
     assert alone[2:6] == ("plain", "4", "0", "100.0%")
-
-
-def test_a_link_of_no_speed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """As Mbit/s would be, which other benchmarks take."""
-    assert main(["--link", "0", "200"]) == 2
-    assert "--link is in bit/s" in capsys.readouterr().err

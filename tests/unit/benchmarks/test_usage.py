@@ -31,11 +31,3 @@ def test_cpu_of_children_counts_whether_they_live_or_have_ended() -> None:
     assert held.rss_bytes >= held.pss_bytes > 0
     assert len(processes) == 2
     assert other_cpu.other_cores() >= 0.0
-
-
-def test_a_process_that_has_ended_has_no_tree() -> None:
-    """And has used nothing."""
-    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-
-    assert tree(int(process.stdout)) == []
-    assert cpu_s(int(process.stdout)) == 0

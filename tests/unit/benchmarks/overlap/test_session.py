@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.overlap.figures import Cell, Measured, Sample
-from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts, wait_until_quiet
+from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
 from benchmarks.usage import OtherCpu
 
 CELL = Cell(200, 16, 512)
@@ -83,14 +83,3 @@ async def test_a_failed_round_is_dropped_whole_and_told() -> None:
     assert found.failures == (f"a, {CELL}: answered 500 without a token",)
     with pytest.raises(MeasureError, match="answered 500"):
         await measured({"a": Recorder("a", [], failing=range(100))}, Meter())
-
-
-async def test_waiting_for_a_quiet_machine_ends_when_it_is_or_when_patience_does() -> None:
-    """Bounded, whatever others do."""
-    meter = Meter(0.9, 0.0, 0.9)
-
-    await wait_until_quiet(meter, 0.1, patience_s=5)
-    assert meter.cores == [0.9]
-
-    await wait_until_quiet(meter, 0.1, patience_s=0.1)
-    assert meter.cores == []

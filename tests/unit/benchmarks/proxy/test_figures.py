@@ -1,11 +1,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from baton.loadtest.errors import RunError
+from baton.loadtest.mock_engine.settings import Counts
 from benchmarks.harness import Spread
-from benchmarks.proxy.__main__ import main, put
+from benchmarks.proxy import stage
 from benchmarks.proxy.figures import (
     ASGI,
     BATON,
@@ -19,7 +23,7 @@ from benchmarks.proxy.figures import (
 from benchmarks.proxy.report import markdown, to_plain
 from benchmarks.proxy.session import Noise, Result
 from benchmarks.proxy.stage import Plan
-from benchmarks.proxy.subjects import Missing, Place, subjects
+from benchmarks.proxy.subjects import Missing, subjects
 from benchmarks.usage import Memory
 
 SAMPLE = Sample(
@@ -94,35 +98,20 @@ def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
     assert [verdict["met"] for verdict in plain["verdicts"]][:4] == [False, False, True, None]
 
 
-def test_what_people_wrote_around_the_figures_stays(tmp_path: Path) -> None:
-    """A second report replaces the figures between the marks, nothing else."""
-    path = tmp_path / "proxy.md"
-    put("old figures", path)
-    path.write_text(path.read_text() + "\nWhere the time goes.\n")
+async def test_a_session_that_loses_hand_overs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that answers without the prefill node gives no figure: the counts of the mocks do not match."""
+    monkeypatch.setattr(stage, "SETTLE_S", 0.0)
+    nothing, done = Counts(), Counts(requests=3, handed_over=3, completed=3)
 
-    put("new figures", path)
+    async def measured(prefill: Counts, decode: Counts) -> None:
+        async def counts() -> tuple[Counts, Counts]:
+            return prefill, decode
 
-    assert "old figures" not in path.read_text()
-    assert "new figures" in path.read_text()
-    assert path.read_text().endswith("Where the time goes.\n")
+        pair: Any = SimpleNamespace(counts=counts)
+        await stage.expect(pair, (nothing, nothing), 3, "peer")
 
-
-def test_peers_that_are_not_installed_are_named_with_the_reason(tmp_path: Path) -> None:
-    """Those that are there become subjects."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "vllm-router").touch()
-
-    found, missing = subjects(tmp_path)
-
-    assert "vllm-router" in [subject.name for subject in found]
-    assert [one.name for one in missing] == ["sglang-router"]
-    urls = {"prefill_url": "http://p", "decode_url": "http://d", "collector_url": "http://c"}
-    place = Place(port=1, spare_port=2, secret_file=tmp_path / "secret", **urls)
-    assert all("http://p" in subject.command(place) and "http://d" in subject.command(place) for subject in found)
-
-
-@pytest.mark.parametrize("flags", [["--tokens", "1"], ["--rounds", "0"], ["--only", "nobody"], ["--itl-ms", "0"]])
-def test_arguments_that_measure_nothing_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 and one sentence."""
-    assert main(flags) == 2
-    assert capsys.readouterr().err.startswith("proxy_bench: ")
+    await measured(done, done)
+    for wrong in (nothing, Counts(requests=3, alone=3, completed=3), Counts(requests=4, handed_over=4, completed=4)):
+        for pair in ((wrong, done), (done, wrong)):
+            with pytest.raises(RunError, match="peer: 3 requests were sent, the mocks counted"):
+                await measured(*pair)
