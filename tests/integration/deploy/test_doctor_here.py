@@ -6,12 +6,15 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
 import pytest
 
+from baton.deploy.doctor import command
 from tests.support.ports import free_port
 
 mooncake = pytest.importorskip("mooncake")
@@ -33,16 +36,16 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def doctor(folder: Path, *argv: str, env: dict[str, str] | None = None, open_files: int = 0) -> dict[str, Any]:
+def doctor(folder: Path, *, env: dict[str, str], open_files: int = 0) -> dict[str, Any]:
     """Run the command in a process of its own."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
     done = subprocess.run(
-        [sys.executable, "-m", "baton.deploy.cli", "doctor", "--json", *argv],
+        [sys.executable, "-m", "baton.deploy.cli", "doctor", "--json"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), **env},
         capture_output=True,
         text=True,
         check=False,
@@ -54,15 +57,31 @@ def doctor(folder: Path, *argv: str, env: dict[str, str] | None = None, open_fil
     return report
 
 
+@contextmanager
+def taken_port(folder: Path, section: str) -> Iterator[int]:
+    """Take the port of a section, as what is no healthy server does."""
+    port: int = json.loads((folder / "baton.yaml").read_text())[section]["port"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        yield port
+
+
 def codes(report: dict[str, Any]) -> list[str]:
     return [finding["code"] for finding in report["findings"]]
 
 
-def test_a_healthy_machine_has_no_finding(here: Path) -> None:
-    """Mooncake starts, and pushes to itself; the ports are free."""
-    report = doctor(here)
+def test_what_is_wrong_with_a_role_is_named_and_nothing_else(here: Path) -> None:
+    """A model that is named must be there, and what is listened on be free and ours. Mooncake starts, and pushes to itself."""
+    env = {"BATON_DECODE_NODE_MODEL": "/no/such/model", "BATON_DECODE_NODE_ADVERTISE_HOST": "192.0.2.7"}
+    with taken_port(here, "prefill_node") as port:
+        report = doctor(here, env=env)
 
-    assert report["findings"] == []
+    assert [(each["code"], each["where"]) for each in report["findings"]] == [
+        ("port", "the prefill node here"),
+        ("model", "the decode node here"),
+        ("address", "the decode node here"),
+    ]
+    assert str(port) in report["findings"][0]["what"]
     assert report["versions"]["mooncake"]
 
 
@@ -97,36 +116,21 @@ def test_a_missing_library_is_named(here: Path, tmp_path: Path) -> None:
     assert "apt-get install" in report["findings"][0]["fix"]
 
 
-def test_a_taken_port_is_named(here: Path) -> None:
-    """By something that is no healthy server."""
-    port = json.loads((here / "baton.yaml").read_text())["decode_node"]["port"]
-    with socket.create_server(("127.0.0.1", port)) as taken:
-        taken.listen()
-        report = doctor(here, "--role", "decode", "--secret-file", str(secret(here)))
+def test_a_role_is_checked_as_before_its_start(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It alone. It needs a secret; a mistake in the configuration is told in the sentence that `baton config check` has."""
+    monkeypatch.chdir(here)
+    with taken_port(here, "proxy"):
+        assert command.main(["--role", "proxy", "--json"]) == 1
+    assert codes(json.loads(capsys.readouterr().out)) == ["secret-file", "port"]
 
-    assert codes(report) == ["port"]
-    assert str(port) in report["findings"][0]["what"]
+    (here / "secret").write_text("a secret for tests only")
+    assert command.main(["--role", "proxy", "--json", "--secret-file", "secret"]) == 0
+    assert codes(json.loads(capsys.readouterr().out)) == []
 
-
-def test_a_role_is_checked_as_before_its_start(here: Path) -> None:
-    """It needs a secret; and a model that is named must be there."""
-    assert codes(doctor(here, "--role", "prefill")) == ["secret-file"]
-    env = {"BATON_PREFILL_NODE_MODEL": "/no/such/model", "BATON_PREFILL_NODE_ADVERTISE_HOST": "192.0.2.7"}
-    report = doctor(here, "--role", "prefill", "--secret-file", str(secret(here)), env=env)
-    assert codes(report) == ["model", "address"]
-
-
-def test_a_mistake_in_the_configuration_is_named(here: Path) -> None:
-    """With the sentence that `baton config check` has."""
     (here / "baton.yaml").write_text("proxy: {prot: 9}")
-
-    report = doctor(here, "--role", "proxy", "--secret-file", str(secret(here)))
-
+    assert command.main(["--role", "proxy", "--json", "--secret-file", "secret"]) == 1
+    report = json.loads(capsys.readouterr().out)
     assert "configuration" in codes(report)
     assert "did you mean proxy.port?" in str(report["findings"])
-
-
-def secret(folder: Path) -> Path:
-    file = folder / "secret"
-    file.write_text("a secret for tests only")
-    return file

@@ -11,23 +11,21 @@ from baton.proxy.__main__ import command_line
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
-def rows() -> dict[str, list[str]]:
-    """The cells behind each environment variable of the page."""
-    found: dict[str, list[str]] = {}
-    for line in page().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        found |= dict.fromkeys(re.findall(r"`(BATON_[A-Z_]+)`", cells[0]), cells)
-    return found
+def test_the_page_in_the_docs_is_what_the_code_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a change of a setting: `python -m baton.deploy.cli config reference --markdown > docs/configuration.md`.
 
-
-def test_the_page_in_the_docs_is_what_the_code_says() -> None:
-    """After a change of a setting: `python -m baton.deploy.cli config reference --markdown > docs/configuration.md`."""
-    assert PAGE.read_text(encoding="utf-8") == page()
+    Without `--markdown` it is printed as a `baton.yaml`.
+    """
+    assert cli.main(["config", "reference", "--markdown"]) == 0
+    assert capsys.readouterr().out == PAGE.read_text(encoding="utf-8") == page()
+    assert cli.main(["config", "reference"]) == 0
+    assert "prefill_node:" in capsys.readouterr().out
 
 
 def test_every_setting_has_a_row() -> None:
     """Each by the name of its variable, with its own name, its flag where a command has one, and no cell empty."""
-    found = rows()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page().splitlines()]
+    found = {name: cells for cells in rows for name in re.findall(r"`(BATON_[A-Z_]+)`", cells[0])}
     flags = commands_of_flags()
 
     for key in HINTS:
@@ -42,12 +40,3 @@ def test_flags_are_spelt_as_the_table_says() -> None:
     for action in command_line()._actions:
         if "." in action.dest:
             assert action.option_strings == [flag_name(action.dest)]
-
-
-def test_the_command_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """`baton config reference --markdown`; without it, the same as a `baton.yaml`."""
-    assert cli.main(["config", "reference", "--markdown"]) == 0
-
-    assert capsys.readouterr().out == page()
-    assert cli.main(["config", "reference"]) == 0
-    assert "prefill_node:" in capsys.readouterr().out

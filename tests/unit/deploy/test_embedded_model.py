@@ -20,30 +20,27 @@ def test_200_distinct_prompts_span_1_to_3500_tokens_and_every_magnitude() -> Non
     assert all(sum(low <= length < 10 * low for length in lengths) >= 20 for low in (1, 10, 100, 1000))
 
 
-def test_text_and_token_form_of_a_prompt_agree() -> None:
-    """A client may send either form and means the same request."""
+def test_the_tokenizer_belongs_to_the_corpus() -> None:
+    """A changed corpus needs a new training run: its offsets and its tokens would no longer fit.
+
+    A client may send a prompt as text or as tokens, and means the same request.
+    """
     encoded = tokenizer.load().encode_batch(prompts.texts())
 
     assert [encoding.ids for encoding in encoded] == prompts.prompts()
-
-
-def test_tokenizer_belongs_to_the_corpus() -> None:
-    """A changed corpus needs a new training run: its offsets and its tokens would no longer fit."""
     assert tokenizer.build().get_vocab() == tokenizer.load().get_vocab()
 
 
-def test_committed_files_stay_below_4_mb() -> None:
-    """Everybody who clones the repository downloads them."""
-    files = [path for path in WEIGHTS.parent.rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
-
-    assert sum(path.stat().st_size for path in files) < 4_000_000
-
-
 def test_the_models_shape_is_what_transfers_need() -> None:
-    """Layers to overlap with, KV heads to split, and 2 KiB of KV a token: less would be too small to observe."""
+    """Layers to overlap with, KV heads to split, and 2 KiB of KV a token: less would be too small to observe.
+
+    Its files are below 4 MB, as everybody who clones the repository downloads them.
+    """
+    files = [path for path in WEIGHTS.parent.rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
     config: Any = json.loads((WEIGHTS / "config.json").read_text())
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
+    assert sum(path.stat().st_size for path in files) < 4_000_000
     assert config["num_hidden_layers"] >= 8
     assert 2 <= config["num_key_value_heads"] < config["num_attention_heads"]
     assert config["max_position_embeddings"] == tokenizer.CONTEXT_TOKENS

@@ -44,12 +44,18 @@ def test_a_child_is_set_up_as_asked(server: ForkServer, tmp_path: Path) -> None:
 
 
 def test_the_targets_return_value_is_the_exit_status(server: ForkServer, tmp_path: Path) -> None:
-    """The status is reported, and both output streams are in the log; an exception is 1, and its traceback is there too."""
+    """The status is reported, and both output streams are in the log; an exception is 1, and its traceback is there too.
+
+    Signals to an ended child do nothing: its process id may belong to another process by now.
+    """
     log = tmp_path / "child.log"
 
     child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 3}, log=log)
 
-    assert child.wait(10) == child.poll() == 3
+    assert child.wait(10) == 3
+    child.terminate()
+    child.kill()
+    assert child.poll() == 3
     assert set(log.read_text().splitlines()) == {"to standard output", "to standard error"}
     assert server.spawn(f"{TARGETS}:raise_error", log=log).wait(10) == 1
     assert log.read_text().splitlines()[-1] == "RuntimeError: broken on purpose"
@@ -98,20 +104,11 @@ def test_a_signal_has_been_sent_when_the_call_returns(server: ForkServer, tmp_pa
     assert child.wait(10) == -signal.SIGKILL
 
 
-def test_signals_to_an_ended_child_do_nothing(server: ForkServer) -> None:
-    """Its process id may belong to another process by now."""
-    child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
-    child.wait(10)
-
-    child.terminate()
-    child.kill()
-
-    assert child.poll() == 0
-
-
 def test_stop_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Children and grandchildren are dead when `stop` returns, and a second `stop` does no harm."""
+    """Children and grandchildren are dead when `stop` returns, and a second `stop` does no harm. Nothing is spawned before a start."""
     server = ForkServer(prepare="")
+    with pytest.raises(ForkServerError):
+        server.spawn(f"{TARGETS}:leave")
     server.start()
     child, grandchild = sleeper(server, tmp_path / "pids", ignore_term=True)
 
@@ -138,12 +135,6 @@ def test_children_die_with_the_zygote(tmp_path: Path, number: int) -> None:
             server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
 
 
-def test_spawning_without_a_start_is_refused() -> None:
-    """A server that was not started, or was stopped, says so."""
-    with pytest.raises(ForkServerError):
-        ForkServer(prepare="").spawn(f"{TARGETS}:leave")
-
-
 def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp_path: Path) -> None:
     """The child does not run in the wrong network instead."""
     log = tmp_path / "child.log"
@@ -157,12 +148,7 @@ def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp
 def sleeper(server: ForkServer, path: Path, *, ignore_term: bool = False) -> tuple[Child, int]:
     """Start a child that sleeps; return it and the pid of the process that it started itself."""
     child = server.spawn(f"{TARGETS}:sleep", kwargs={"path": str(path), "ignore_term": ignore_term})
-    pid, grandchild = read_pids(path)
+    eventually(path.exists)
+    pid, grandchild = map(int, path.read_text().split())
     assert pid == child.pid
     return child, grandchild
-
-
-def read_pids(path: Path) -> list[int]:
-    """Wait for a file of process ids and return them."""
-    eventually(path.exists)
-    return [int(word) for word in path.read_text().split()]

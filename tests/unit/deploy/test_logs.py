@@ -44,30 +44,21 @@ def test_noise_is_left_out_unless_everything_is_asked_for(tmp_path: Path) -> Non
     assert len(followed(log, everything=True)) == 7
 
 
-def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
-    """A short log is given whole, a missing one is empty."""
+def test_the_end_of_a_log_and_the_cause_that_it_names(tmp_path: Path) -> None:
+    """A short log is given whole, a missing one is empty. The cause is the last error of our own, above what vLLM ends with."""
     log = tmp_path / "log"
-    assert last_lines(log) == []
-
+    assert (last_lines(log), cause(log)) == ([], "")
     log.write_text("".join(f"{number}\n" for number in range(30)))
+    assert (last_lines(log, 2), len(last_lines(log, 50))) == (["28", "29"], 30)
 
-    assert last_lines(log, 2) == ["28", "29"]
-    assert len(last_lines(log, 50)) == 30
-
-
-def test_the_cause_is_the_last_error_of_our_own(tmp_path: Path) -> None:
-    """Above what vLLM ends with; its own errors are none of ours."""
-    log = tmp_path / "log"
-    assert cause(log) == ""
     theirs = "RuntimeError: Engine core initialization failed. See root cause above.\n"
     log.write_text(theirs)
     assert cause(log) == ""
-
+    told = "(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9]"
     log.write_text(
-        '(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9]   File "kv_connector/layout/groups.py", line 136, in groups_of\n'
-        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] baton.kv_connector.errors.ConnectorConfigError: without the cache only\n{theirs}"
+        f'{told}   File "kv_connector/layout/groups.py", line 136, in groups_of\n'
+        f"{told} baton.kv_connector.errors.ConnectorConfigError: without the cache only\n{theirs}"
     )
-
     assert cause(log) == "without the cache only"
 
 

@@ -1,5 +1,6 @@
 """How the launcher asks a process whether it is ready."""
 
+import json
 import socket
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,16 +20,24 @@ def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:
 
 
 class _Ready(BaseHTTPRequestHandler):
+    """Ready with one node in use, and at another path with one more that is not."""
+
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/ready" else 503)
+        states = {"/ready": ("ready",), "/early": ("ready", "unknown")}.get(self.path, ())
+        self.send_response(200 if states else 503)
         self.end_headers()
+        self.wfile.write(json.dumps({"ready": True, "nodes": [{"state": state} for state in states]}).encode())
 
 
 def test_a_proxy_behind_tls_can_be_asked(tmp_path: Path) -> None:
-    """Whichever authority signed its certificate; its answer still counts."""
+    """Whichever authority signed its certificate. It is waited for until it uses all nodes.
+
+    It answers 200 before that; its first answer would be made by a decode node alone.
+    """
     with answering(_Ready, Authority(tmp_path).sign("proxy")) as port:
-        assert is_ready(member(port, "/ready", is_encrypted=True))
-        assert not is_ready(member(port, "/other", is_encrypted=True))
+        asked = {path: is_ready(member(port, path, is_encrypted=True)) for path in ("/ready", "/early", "/other")}
+
+    assert asked == {"/ready": True, "/early": False, "/other": False}
 
 
 def test_where_we_may_not_ask_an_open_port_will_do() -> None:

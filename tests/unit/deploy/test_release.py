@@ -34,14 +34,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def test_a_commit_whose_version_changelog_and_tag_agree_is_built() -> None:
-    """Tags that name no version are ignored."""
-    assert objections(**READY) == []
-
-
-def test_a_commit_without_a_tag_may_be_unreleased() -> None:
-    """So `make dist` can be tried at any time."""
+    """Tags that name no version are ignored. Without a tag it may be unreleased: `make dist` can be tried at any time."""
     changelog = READY["changelog"].replace("2027-01-31", UNRELEASED)
 
+    assert objections(**READY) == []
     assert objections(**READY | {"tags": [], "changelog": changelog}) == []
 
 
@@ -65,17 +61,11 @@ def test_what_does_not_agree_is_refused(change: dict[str, Any], word: str) -> No
 
 
 def test_this_tree_could_be_released() -> None:
-    """The changelog begins with the version of pyproject.toml."""
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-
-    assert objections(version=VERSION, changelog=changelog, tags=[], changed=[]) == []
-
-
-def test_composes_images_are_of_this_version() -> None:
-    """Unless TAG says otherwise; compose.yaml cannot read it from pyproject.toml."""
+    """The changelog begins with the version of pyproject.toml; compose's images are of it, unless TAG says otherwise."""
     files = sorted((ROOT / "deploy" / "compose").glob("compose*.yaml"))
     named = [tag for file in files for tag in re.findall(r"\$\{TAG:-([^}]+)\}", file.read_text())]
 
+    assert objections(version=VERSION, changelog=(ROOT / "CHANGELOG.md").read_text(), tags=[], changed=[]) == []
     assert len(named) >= 4
     assert set(named) == {VERSION}
     assert f"| `TAG` | {VERSION} |" in (ROOT / "docs" / "compose.md").read_text()
@@ -92,15 +82,11 @@ def test_a_second_build_gives_the_same_bytes(built: Built, tmp_path: Path) -> No
     again = build(source, tmp_path / "again", epoch_s=EPOCH_S, umask=0o077)
 
     assert again.digests() == built.digests()
-
-
-def test_packed_files_bear_the_time_of_the_commit(built: Built) -> None:
+    # Packed files bear the time of the commit.
     with tarfile.open(built.sdist) as packed:
         times = {member.mtime for member in packed}
-    dates = {file.date_time for file in zipfile.ZipFile(built.wheel).infolist()}
-
     assert times == {EPOCH_S}
-    assert dates == {time.gmtime(EPOCH_S)[:6]}
+    assert {file.date_time for file in zipfile.ZipFile(built.wheel).infolist()} == {time.gmtime(EPOCH_S)[:6]}
 
 
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="git lists what is to be there")

@@ -47,23 +47,24 @@ def test_the_first_supported_python_is_taken(machine: StubCommands, versions: tu
     assert f"python{taken} -m venv {machine.environ['VENV']}" in machine.calls()
 
 
-@pytest.mark.parametrize("versions", [(), ("3.10", "3.14")])
-def test_without_one_the_ways_to_get_one_are_named(machine: StubCommands, versions: tuple[str, ...]) -> None:
-    """In a sentence, before anything is made."""
+@pytest.mark.parametrize(
+    ("versions", "named", "words"),
+    [
+        ((), "", "Python 3.11, 3.12 or 3.13 is needed"),
+        (("3.10", "3.14"), "", "uv python install 3.12"),
+        (("3.10", "3.12"), "python3.10", "are for Python 3.11 to 3.13"),
+    ],
+)
+def test_without_a_supported_one_the_ways_to_get_one_are_named(
+    machine: StubCommands, versions: tuple[str, ...], named: str, words: str
+) -> None:
+    """In a sentence, before anything is made; also where another one is named."""
+    if named:
+        machine.environ["PYTHON"] = str(machine.folder / named)
+
     status, said = set_up(machine, *versions)
 
-    assert status == 1
-    assert "Python 3.11, 3.12 or 3.13 is needed" in said
-    assert "uv python install 3.12" in said
-
-
-def test_one_that_is_named_must_be_supported(machine: StubCommands) -> None:
-    machine.environ["PYTHON"] = str(machine.folder / "python3.10")
-
-    status, said = set_up(machine, "3.10", "3.12")
-
-    assert status == 1
-    assert "are for Python 3.11 to 3.13" in said
+    assert (status, words in said) == (1, True)
 
 
 @pytest.mark.parametrize("cuda_build", [0, 1])

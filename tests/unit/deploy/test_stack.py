@@ -25,7 +25,7 @@ def test_every_process_gets_ports_addresses_and_the_secret() -> None:
 
 
 def test_control_ports_count_up_from_the_one_configured() -> None:
-    """Two prefill nodes cannot share the configured control port; each has one for every rank."""
+    """Two prefill nodes cannot share the configured control port; each has one for every rank. So has a decode node that sends."""
     node = NodeConfig(control_port=7000, vllm_args=("-tp", "2"))
 
     stack = planned(prefill_node=node, serve=ServeConfig(prefill=2))
@@ -33,28 +33,22 @@ def test_control_ports_count_up_from_the_one_configured() -> None:
     ports = [[listener.port for listener in node.listeners] for node in stack.nodes if node.name != "decode-0"]
     assert ports == [[8100, 7000, 7001], [8101, 7002, 7003]]
     assert words_after(stack, "prefill-1", "--control-port") == ["7002"]
-
-
-def test_decode_nodes_that_also_send_have_control_ports() -> None:
     stack = planned(transfer=TransferConfig(both_ways=True), serve=ServeConfig(decode=2))
-
     assert words_after(stack, "decode-1", "--control-port") == ["9201"]
     assert [listener.flag for listener in member_of(stack, "decode-1").listeners] == ["--decode-base-port"] * 2
 
 
-def test_the_file_and_further_flags_reach_every_node() -> None:
-    """Children read the same file; flags that are not the launcher's go to each node, not to the proxy."""
-    stack = plan(BatonConfig(), replace(AROUND, file=Path("/etc/baton.yaml"), node_flags=("--dtype", "float32")))
+def test_what_each_process_is_told() -> None:
+    """All read the same file; flags that are not the launcher's go to each node, the admin token to the proxy.
+
+    Without a token of the launcher's the configuration's own counts.
+    """
+    given = {"file": Path("/etc/baton.yaml"), "admin_token_file": Path("/run/admin.token")}
+    stack = plan(BatonConfig(), replace(AROUND, node_flags=("--dtype", "float32"), **given))
 
     assert all(words_after(stack, member.name, "--config") == ["/etc/baton.yaml"] for member in stack.members)
     assert all(node.argv[-2:] == ("--dtype", "float32") for node in stack.nodes)
     assert "--dtype" not in stack.proxy.argv
-
-
-def test_the_admin_token_is_the_proxys_alone() -> None:
-    """Nodes have no use for it; without one of the launcher's the configuration's own counts."""
-    stack = plan(BatonConfig(), replace(AROUND, admin_token_file=Path("/run/admin.token")))
-
     assert words_after(stack, "proxy", "--admin-token-file") == ["/run/admin.token"]
     assert not any("--admin-token-file" in node.argv for node in stack.nodes)
     assert "--admin-token-file" not in plan(BatonConfig(), AROUND).proxy.argv

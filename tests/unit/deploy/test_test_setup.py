@@ -13,39 +13,31 @@ PACKAGE: Final = "chromium-headless-shell"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> StubCommands:
-    """Root, apt-get, a font, what makes networks; no browser."""
+    """Root, apt-get, a font; no browser, and nothing that makes networks."""
     made = StubCommands(tmp_path, "bash", "tr", "env")
     made.stub("find", "echo font.ttf")
-    made.stub("ip")
     made.stub("id", "echo 0")
     made.stub("apt-get")
     return made
 
 
-def test_where_everything_is_there_nothing_is_done_or_said(machine: StubCommands) -> None:
-    machine.stub(PACKAGE)
-
-    assert machine.run(SCRIPT) == (0, "")
-    assert machine.calls("apt-get") == []
-
-
-def test_root_gets_the_browser(machine: StubCommands) -> None:
+@pytest.mark.parametrize(
+    ("there", "installs"),
+    [
+        ([PACKAGE, "ip"], []),  # nothing is done, or said
+        (["ip"], ["update -qq", f"install -y -qq --no-install-recommends {PACKAGE}"]),
+        # What networks are made with: no other user could use it, so no other user is asked to install it.
+        ([], ["update -qq", f"install -y -qq --no-install-recommends {PACKAGE} iproute2"]),
+    ],
+)
+def test_root_gets_what_is_missing(machine: StubCommands, there: list[str], installs: list[str]) -> None:
     """Without what Debian recommends beside it."""
-    assert machine.run(SCRIPT)[0] == 0
+    for name in there:
+        machine.stub(name)
 
-    install = f"apt-get install -y -qq --no-install-recommends {PACKAGE}"
-    assert machine.calls("apt-get") == ["apt-get update -qq", install]
-
-
-def test_root_also_gets_what_networks_are_made_with(machine: StubCommands) -> None:
-    """No other user could use it, so no other user is asked to install it."""
-    (machine.folder / "ip").unlink()
-
-    machine.run(SCRIPT)
-    assert machine.calls("apt-get")[-1].endswith(f"{PACKAGE} iproute2")
-
-    machine.stub("id", "echo 1000")
-    assert f"need these packages: {PACKAGE} - install" in machine.run(SCRIPT)[1]
+    status, said = machine.run(SCRIPT)
+    assert (status, not said) == (0, not installs)
+    assert machine.calls("apt-get") == [f"apt-get {words}" for words in installs]
 
 
 @pytest.mark.parametrize("sudo", [None, "exit 1"])
@@ -58,4 +50,5 @@ def test_without_root_it_says_what_to_install(machine: StubCommands, sudo: str |
     status, said = machine.run(SCRIPT)
 
     assert (status, machine.calls("apt-get")) == (1, [])
+    assert f"need these packages: {PACKAGE} - install" in said
     assert f"sudo apt-get install -y --no-install-recommends {PACKAGE} " in said

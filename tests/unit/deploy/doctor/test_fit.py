@@ -21,24 +21,16 @@ from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode
 
 CARD = RdmaDevice(name="mlx5_0", active=True)
 UNPLUGGED = RdmaDevice(name="mlx5_0", active=False)
+OLD: dict[str, Any] = {"versions": {**VERSIONS, "protocol": "0"}}
 
 
 def codes(findings: Iterable[Finding]) -> list[str]:
     return [finding.code for finding in findings]
 
 
-def test_a_pair_that_fits_has_no_finding() -> None:
-    """Two nodes of one deployment."""
-    assert codes(diagnose_pair(prefill(), decode())) == []
-
-
-def test_every_difference_of_fingerprints_has_a_finding() -> None:
-    """A field that is added to the fingerprint needs a name here."""
-    assert set(DIFFERENCES) == set(Fingerprint.__struct_fields__)
-
-
 @pytest.mark.parametrize("field", Fingerprint.__struct_fields__)
 def test_a_difference_is_named_with_both_values(field: str) -> None:
+    """A field that is added to the fingerprint needs a name."""
     other = 96 if field == "block_size_tokens" else "other"
     theirs = decode(fingerprint=msgspec.structs.replace(FINGERPRINT, **{field: other}))
 
@@ -59,32 +51,24 @@ def test_regions_that_differ_alone_are_a_layout(change: dict[str, int], words: s
     assert words in finding.what
 
 
-@pytest.mark.parametrize("which", ["prefill", "decode", "both"])
-def test_another_protocol_is_named(which: str) -> None:
-    """On one side, or on both: then it is this doctor, or the proxy, that is of another version."""
-    old: dict[str, Any] = {"versions": {**VERSIONS, "protocol": "0"}}
-    one = prefill(**(old if which in ("prefill", "both") else {}))
-    other = decode(**(old if which in ("decode", "both") else {}))
-
-    assert codes(diagnose_pair(one, other)) == ["protocol"]
-
-
-def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
-    """As the proxy takes it."""
-    assert codes(diagnose_pair(prefill(versions={}), decode())) == []
-
-
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9100", "tcp://localhost:9100", "tcp://[::1]:9100"])
-def test_a_loopback_address_for_another_machine_is_named(address: str) -> None:
-    """The prefill node's control address; one of several ranks is enough."""
-    rank = f"tcp://10.0.0.1:9100,{address}"
-
-    assert codes(diagnose_pair(prefill(control_addresses=[rank]), decode())) == ["loopback-advertised"]
-
-
-def test_a_decode_nodes_engine_on_loopback_is_named() -> None:
-    """The prefill node would push to itself."""
-    assert codes(diagnose_pair(prefill(), decode(engines=("127.0.0.1:15001",)))) == ["loopback-advertised"]
+@pytest.mark.parametrize(
+    ("of_prefill", "of_decode", "found"),
+    [
+        (OLD, {}, ["protocol"]),
+        ({}, OLD, ["protocol"]),
+        (OLD, OLD, ["protocol"]),  # then it is this doctor, or the proxy, that is of another version
+        ({"versions": {}}, {}, []),  # it is taken to speak ours, as the proxy takes it
+        ({"control_addresses": ["tcp://10.0.0.1:9100,tcp://127.0.0.1:9100"]}, {}, ["loopback-advertised"]),
+        ({"control_addresses": ["tcp://10.0.0.1:9100,tcp://localhost:9100"]}, {}, ["loopback-advertised"]),
+        ({"control_addresses": ["tcp://10.0.0.1:9100,tcp://[::1]:9100"]}, {}, ["loopback-advertised"]),
+        ({}, {"engines": ("127.0.0.1:15001",)}, ["loopback-advertised"]),  # the prefill node would push to itself
+    ],
+)
+def test_another_protocol_or_a_loopback_address_is_named(
+    of_prefill: dict[str, Any], of_decode: dict[str, Any], found: list[str]
+) -> None:
+    """On one side or on both; of several ranks' addresses one is enough."""
+    assert codes(diagnose_pair(prefill(**of_prefill), decode(**of_decode))) == found
 
 
 def test_loopback_on_one_machine_is_well() -> None:
@@ -113,13 +97,10 @@ def test_role_and_state_are_judged_as_the_proxy_does(changes: dict[str, Any], fo
     assert codes(diagnose_node(prefill(**changes))) == found
 
 
-def test_a_node_that_cannot_try_transfers_is_said() -> None:
-    """It is of an older version."""
-    assert codes(diagnose_node(dataclasses.replace(prefill(), machine=None))) == ["no-probe"]
-
-
 def test_a_node_that_said_nothing_has_no_further_findings() -> None:
+    """One that cannot try transfers is of an older version."""
     silent = Known(url="http://10.0.0.3:8100", role="prefill")
+    assert codes(diagnose_node(dataclasses.replace(prefill(), machine=None))) == ["no-probe"]
 
     assert codes(diagnose_node(silent)) == []
     assert codes(diagnose_pair(silent, decode())) == []
@@ -128,13 +109,11 @@ def test_a_node_that_said_nothing_has_no_further_findings() -> None:
 
 @pytest.mark.parametrize("component", ["baton", "vllm", "mooncake"])
 def test_different_releases_are_named_with_the_odd_node(component: str) -> None:
-    """Two nodes have one, the third another."""
     odd = decode(url="http://odd:1", versions={**VERSIONS, component: "0.0.9"})
 
     (finding,) = diagnose_versions([prefill(), decode(), odd])
 
-    assert finding.code == "versions"
-    assert finding.where == "http://odd:1"
+    assert (finding.code, finding.where) == ("versions", "http://odd:1")
     assert f"{component} 0.0.9 on http://odd:1" in finding.what
 
 
@@ -150,7 +129,6 @@ def test_different_releases_are_named_with_the_odd_node(component: str) -> None:
         ({"protocol": "rdma"}, ["rdma-device"]),
         ({"protocol": "rdma", "rdma_devices": [UNPLUGGED]}, ["rdma-device"]),
         ({"protocol": "rdma", "rdma_devices": [UNPLUGGED, CARD]}, []),
-        ({"protocol": "rdma", "rdma_devices": [CARD], "locked_bytes": 65_536}, ["locked-memory"]),
     ],
 )
 def test_a_machine_is_judged_by_its_limits_and_cards(changes: dict[str, object], found: list[str]) -> None:

@@ -45,17 +45,12 @@ def test_a_pair_is_judged_by_what_was_tried(changes: dict[str, Any], found: list
     assert codes(tried(**changes)) == found
 
 
-def test_a_link_far_below_the_best_is_named() -> None:
-    """Although it is as fast as asked for."""
+def test_a_link_far_below_the_best_is_named_and_a_pause_with_its_length() -> None:
+    """Although it is as fast as asked for; so that one knows what the firewall's limit is below."""
     fast = Pushed(first_s=0.1, latency_s=0.001, bytes_per_s=9 * GIGABIT, after_idle_s=0.001)
-
     assert codes(tried(push=fast), tried()) == ["slow-link"]
 
-
-def test_a_pause_is_told_with_its_length() -> None:
-    """So that one knows what the firewall's limit is below."""
     (finding,) = diagnose([tried(push=Pushed(problem="gone", bytes_per_s=2 * GIGABIT), idle_s=350)], WANTED)
-
     assert "after 350 s without a byte" in finding.what
 
 

@@ -29,19 +29,14 @@ def test_each_finding_has_a_line_and_its_fix_another() -> None:
 
 
 def test_what_was_measured_is_told() -> None:
-    """Bandwidth also as tokens of this model's KV: 1024 B in blocks of 128."""
+    """Bandwidth also as tokens of this model's KV: 1024 B in blocks of 128. In local mode: a machine's versions and limits."""
+    local = text(Examination(findings=[], versions=VERSIONS, machine=machine()))
     told = text(seen())
 
+    assert "Baton 0.1.0, vLLM 0.32.0, Mooncake 0.3.13" in local
+    assert "65536 open files, any pinned memory, RDMA cards: none" in local
     assert "1000 Mbit/s (15625000 tokens of KV a second), 2.00 ms, 3.00 ms after 5 s without a byte" in told
     assert told.endswith("nothing is wrong")
-
-
-def test_a_machine_is_told_with_versions_and_limits() -> None:
-    """Of the local mode."""
-    told = text(Examination(findings=[], versions=VERSIONS, machine=machine()))
-
-    assert "Baton 0.1.0, vLLM 0.32.0, Mooncake 0.3.13" in told
-    assert "65536 open files, any pinned memory, RDMA cards: none" in told
 
 
 def test_the_status_counts_what_is_wrong_and_if_asked_warnings() -> None:
@@ -67,12 +62,6 @@ def test_json_says_the_same() -> None:
     assert set(said["nodes"][0]["says"]) == {"role", "state", "model", "versions", "weights", "control_addresses"}
     assert [node["says"]["state"] for node in said["nodes"]] == ["ready", "ready"]
     assert said["pairs"] == [{"prefill": prefill().url, "decode": decode().url, **measured}]
-
-
-def test_what_was_not_measured_is_null() -> None:
-    """A pair whose push failed at once."""
-    tried = Tried(prefill=prefill(), decode=decode(), push=Pushed(problem="failed"))
-    examination = Examination(findings=[], tried=[tried])
-
-    assert json.loads(as_json(examination))["pairs"][0]["mbit_s"] is None
-    assert "pair" not in text(examination)
+    failed = Examination(findings=[], tried=[Tried(prefill=prefill(), decode=decode(), push=Pushed(problem="failed"))])
+    assert json.loads(as_json(failed))["pairs"][0]["mbit_s"] is None
+    assert "pair" not in text(failed)

@@ -29,13 +29,13 @@ def state(*nodes: NodeView, pid: int | None = 1, unchanged_s: float | None = Non
 
 
 def test_prompts_add_up_over_proxies_and_tokens_are_the_nodes_own() -> None:
+    told = {"a": (0.3, 0.5, 2), "b": (0.4, 0.6, 1)}
     states = {
-        "a": state(
-            seen("prefill", "http://p", prefill_load=0.3), seen("decode", "http://d", decode_load=0.5, requests=2)
-        ),
-        "b": state(
-            seen("prefill", "http://p", prefill_load=0.4), seen("decode", "http://d", decode_load=0.6, requests=1)
-        ),
+        name: state(
+            seen("prefill", "http://p", prefill_load=prompts),
+            seen("decode", "http://d", decode_load=tokens, requests=requests),
+        )
+        for name, (prompts, tokens, requests) in told.items()
     }
     prefill, decode = members_of(states)
 
@@ -56,15 +56,11 @@ def test_only_nodes_that_are_ready_for_all_proxies_count() -> None:
     assert [member.url for member in members_of({"a": state(*nodes), "b": state(*others)})] == ["http://fine"]
 
 
-def test_a_worker_that_does_not_answer_leaves_the_load_unknown() -> None:
-    with pytest.raises(SilentError):
-        check_whole({"a": state(), "b": state(pid=None)})
-
-
-def test_workers_that_differ_are_waited_for() -> None:
-    """One has carried out an order, another one not yet: which role was ordered is not known."""
-    with pytest.raises(SilentError):
-        check_whole({"a": state(seen("prefill", "http://n"), seen("decode", "http://n"))})
+def test_workers_that_do_not_answer_or_differ_are_waited_for() -> None:
+    """Without one the load is unknown; while one has carried out an order and another has not, so is which role was ordered."""
+    for silent in (state(pid=None), state(seen("prefill", "http://n"), seen("decode", "http://n"))):
+        with pytest.raises(SilentError):
+            check_whole({"a": state(), "b": silent})
 
 
 def test_proxies_follow_the_one_with_the_last_change() -> None:
