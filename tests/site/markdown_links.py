@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,7 @@ def links_of(text: str) -> Iterator[Link]:
                 yield Link(_line(token), target)
 
 
+@cache
 def anchors_of(text: str) -> set[str]:
     """Return what `#…` may name: headings as code hosts spell them."""
     seen: Counter[str] = Counter()

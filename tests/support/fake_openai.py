@@ -58,6 +58,7 @@ class FakeOpenAI:
         self.itl_s = itl_s
         self.bodies: list[dict[str, Any]] = []  # of all requests, in order
         self.headers: list[dict[str, str]] = []
+        self.clients: set[tuple[str, int]] = set()  # addresses of their connections
         self.faults: dict[int, Fault] = {}  # by the request's place in that order
         self.path = ""  # x-baton-path of the answers
         self.words: Callable[[dict[str, Any]], str] | None = None  # answers with this text, in one token
@@ -78,6 +79,7 @@ class FakeOpenAI:
         index = len(self.bodies)
         self.bodies.append(json.loads(await read_body(receive)))
         self.headers.append(headers)
+        self.clients.add(tuple(scope["client"]))
         self.began.set()
         self.open += 1
         self.most_open = max(self.most_open, self.open)

@@ -30,11 +30,14 @@ async def ask(asking: Exchange, what: Ask = ASK) -> Answered:
     return await asking.send(0, what, asking.body(what), Timing(time.perf_counter()))
 
 
-@pytest.mark.parametrize("chat", [False, True])
-async def test_an_answer_is_counted_as_the_server_counts(chat: bool) -> None:
-    """Text, tokens and headers are there; the path is Baton's."""
-    fake = FakeOpenAI()
-    fake.path = "disaggregated"
+@pytest.mark.parametrize(("chat", "usage"), [(False, True), (True, True), (False, False)])
+async def test_an_answer_is_counted_as_the_server_counts(chat: bool, usage: bool) -> None:
+    """Text, tokens and headers are there; the path is Baton's. A server's TTFT and ITL are lower bounds of what is measured.
+
+    Without usage events with text are counted, and the input is as long as was planned.
+    """
+    fake = FakeOpenAI(ttft_s=0.05, itl_s=0.02)
+    fake.path, fake.usage = "disaggregated", usage
     what = Ask(prompt=[{"role": "user", "content": "x"}], output_tokens=5) if chat else ASK
     async with serving(fake) as url, exchange(url, chat=chat) as asking:
         record, text = await ask(asking, what)
@@ -46,18 +49,6 @@ async def test_an_answer_is_counted_as_the_server_counts(chat: bool) -> None:
     assert fake.headers[0]["authorization"] == "Bearer k"
     assert record.ttft_s is not None
     assert record.latency_s == pytest.approx(record.ttft_s + sum(record.itls_s))
-
-
-async def test_without_usage_events_with_text_are_counted() -> None:
-    """And the input is as long as was planned. A server's TTFT and ITL are lower bounds of what is measured."""
-    fake = FakeOpenAI(ttft_s=0.05, itl_s=0.02)
-    fake.usage = False
-    async with serving(fake) as url, exchange(url) as asking:
-        record, _ = await ask(asking)
-
-    assert (record.input_tokens, record.output_tokens) == (4, 5)
-    assert record.ttft_s is not None
-    assert record.latency_s is not None
     assert record.ttft_s >= 0.05
     assert record.latency_s >= 0.05 + 4 * 0.02 - 0.001
 
@@ -67,10 +58,8 @@ async def test_without_usage_events_with_text_are_counted() -> None:
     [
         ("status", STATUS, "the fake is overloaded"),
         ("drop", CONNECT, "closed the connection"),
-        ("empty", EMPTY, ""),
         ("no token", EMPTY, ""),
         ("cut", CUT, "closed the connection"),
-        ("silent end", CUT, ""),
         ("error event", ERROR_EVENT, "the engine died"),
         ("garbage", MALFORMED, "JSON"),
         ("hang", TIMEOUT, "in time"),
@@ -92,21 +81,14 @@ async def test_each_failure_has_its_kind(fault: Fault, kind: str, detail: str) -
 
 async def test_connections_are_used_again() -> None:
     """One after the other needs one connection. A server that is not there any more is a record like any other."""
-    ports = set()
-
-    class Noting(FakeOpenAI):
-        async def __call__(self, scope: object, receive: object, send: object) -> None:
-            if isinstance(scope, dict) and scope["type"] == "http":
-                ports.add(scope["client"][1])
-            await super().__call__(scope, receive, send)
-
-    async with serving(Noting()) as url, exchange(url) as asking:
+    fake = FakeOpenAI()
+    async with serving(fake) as url, exchange(url) as asking:
         for _ in range(3):
             assert (await ask(asking))[0].ok
     async with exchange(url) as asking:
         record, _ = await ask(asking)
 
-    assert len(ports) == 1
+    assert len(fake.clients) == 1
     assert (record.error, record.status) == (CONNECT, None)
 
 

@@ -1,6 +1,5 @@
 """The watch over single transfers, against a node that only tells of them."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,6 @@ class FakeNode:
         last = [event for event in self.events if event["ph"] == "X"][-1:]
         self.events = [process, *last, {**span, "args": {"transfer_id": transfer, "outcome": "committed"}}]
 
-    def has_been_asked(self, times: int) -> bool:
-        """Whether it was asked so often."""
-        return self.asked >= times
-
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return await follow_lifespan(receive, send)
@@ -64,7 +59,7 @@ async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch
     async with serve(node) as url, LegWatch([parse_address(url)], bearer).watching() as watch:
         for at in range(4):
             node.tell(f"t{at}", "prefill", 10.0 + at, 10.5 + at)
-            await until_true(partial(node.has_been_asked, node.asked + 2))
+            await until_true(lambda times=node.asked + 2: node.asked >= times)
         node.tell("last", "prefill", 20.0, 21.0)
 
     found = watch.legs(["t0", "t1", "t2", "t3", "last", "unknown"], 10.0)
@@ -79,8 +74,12 @@ async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch
 
 
 async def test_a_wrong_token_is_told_before_anything_is_measured(bearer: str) -> None:
-    """With the node's address and its words."""
-    async with serve(FakeNode(bearer)) as url:
+    """With the node's address and its words. Without a secret none is asked: metrics alone need none."""
+    node = FakeNode(bearer)
+    async with serve(node) as url:
+        async with LegWatch([parse_address(url)], "").watching() as watch:
+            pass
+        assert (node.asked, watch.legs(["t"], 0.0), watch.note) == (0, [], "")
         with pytest.raises(RunError, match=f"{url}{TRACE_PATH} answered 401: a token is needed"):
             await LegWatch([parse_address(url)], "another").watching().__aenter__()
 
@@ -93,12 +92,3 @@ async def test_a_node_that_falls_silent_ends_no_measurement(bearer: str) -> None
 
     assert "1 looks at nodes failed" in watch.note
     assert "the connector is silent" in watch.note
-
-
-async def test_without_a_secret_no_node_is_asked(bearer: str) -> None:
-    """Metrics alone need none."""
-    node = FakeNode(bearer)
-    async with serve(node) as url, LegWatch([parse_address(url)], "").watching() as watch:
-        pass
-
-    assert (node.asked, watch.legs(["t"], 0.0), watch.note) == (0, [], "")

@@ -40,11 +40,6 @@ def signed(role: Any, *, peer: str = "") -> dict[str, Any]:
     return sign(TransferParams(transfer_id=new_transfer_id(), role=role, peer=peer), SECRET)
 
 
-def prefill_leg(**changes: Any) -> dict[str, Any]:
-    """A good prefill leg of Baton's proxy."""
-    return {**ASKED, "max_tokens": 1, "n": 1, "stream": False, FIELD: signed("prefill"), **changes}
-
-
 async def counts(http: httpx.AsyncClient) -> dict[str, int]:
     return dict((await http.get("/mock/counts")).json())
 
@@ -91,16 +86,6 @@ async def test_the_command_serves_as_it_was_told(tmp_path: Path) -> None:
     assert (seen["faulted"], seen["chunks"]) == (1, 4)
 
 
-async def test_a_chat_streams_its_role_first() -> None:
-    """A chat's stream begins with a role, and its tokens are deltas."""
-    async with mock("decode") as http:
-        asked = {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
-        events = (await http.post("/v1/chat/completions", json=asked)).content.split(b"\n\n")
-
-    deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0]["delta"] for event in events[:3]]
-    assert deltas == [{"role": "assistant", "content": ""}, {"content": " token"}, {"content": " token"}]
-
-
 @pytest.mark.parametrize(
     ("fault", "stream", "tokens", "broken"),
     [
@@ -127,86 +112,79 @@ async def test_a_fault_breaks_an_answer_as_its_name_says(fault: Fault, stream: b
 
 
 async def test_a_fault_can_be_changed_while_the_mock_runs() -> None:
-    """`POST /mock/fault` sets a fault; one that there is not is refused."""
+    """`POST /mock/fault` sets a fault; one that there is not is refused. A chat's stream begins with a role."""
     async with mock("decode") as http:
+        chat = {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
+        events = (await http.post("/v1/chat/completions", json=chat)).content.split(b"\n\n")
+        deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0]["delta"] for event in events[:3]]
+        assert deltas == [{"role": "assistant", "content": ""}, {"content": " token"}, {"content": " token"}]
         assert (await http.post("/mock/fault", json={"fault": "status", "status": 429, "times": 1})).status_code == 200
         assert (await http.post(COMPLETIONS, json=ASKED)).status_code == 429
         assert (await http.post(COMPLETIONS, json=ASKED)).status_code == 200
         assert (await http.post("/mock/fault", json={"fault": "fire"})).status_code == 400
 
 
-async def test_a_baton_node_describes_itself_to_a_client_that_holds_the_secret() -> None:
-    """`/baton/node` needs the cluster secret's token; a plain vLLM has no such route."""
+async def test_a_baton_node_tells_only_a_client_that_holds_the_secret() -> None:
+    """`/baton/node` and `/baton/cancel` need the cluster secret's token; a plain vLLM has no such routes."""
     async with mock("prefill", SECRET) as http, mock("prefill") as plain:
         told = (await http.get(NODE_PATH, headers=TOKEN)).json()
 
         assert (told["role"], told["state"], told["served_models"]) == ("prefill", "ready", ["mock"])
         assert (await http.get(NODE_PATH, headers={"authorization": "Bearer x"})).status_code == 401
         assert (await plain.get(NODE_PATH, headers=TOKEN)).status_code == 404
-        assert (await http.post(CANCEL_PATH, json={"transfer_ids": ["x"]}, headers=TOKEN)).status_code == 400
-        assert (await http.post(CANCEL_PATH, json={"transfer_ids": ["0" * 32]}, headers=TOKEN)).status_code == 200
+        for transfer_id, status in (("x", 400), ("0" * 32, 200)):
+            asked = {"transfer_ids": [transfer_id]}
+            assert (await http.post(CANCEL_PATH, json=asked, headers=TOKEN)).status_code == status
 
 
-async def test_a_baton_prefill_node_refuses_what_no_prefill_leg_is() -> None:
-    """Unsigned, for the other role, streaming, of more than one token: 400."""
-    legs = [
-        ASKED,
-        prefill_leg(stream=True),
-        prefill_leg(max_tokens=2),
-        prefill_leg(logprobs=1),
-        prefill_leg(**{FIELD: {"baton": {}}}),
-        prefill_leg(**{FIELD: signed("decode", peer="tcp://127.0.0.1:1")}),
-    ]
-    async with mock("prefill", SECRET) as http:
-        assert (await http.post(COMPLETIONS, json=prefill_leg())).status_code == 200
-        assert [(await http.post(COMPLETIONS, json=leg)).status_code for leg in legs] == [400] * 6
-        assert (await counts(http))["refused"] == 6
+async def test_a_baton_node_refuses_what_no_proxy_sends() -> None:
+    """A prefill node: unsigned legs, those for the other role, streaming ones, those of more than one token.
 
-
-async def test_a_baton_node_refuses_internal_headers_and_used_transfer_ids() -> None:
-    """What a proxy must keep to itself, and a transfer id that came before."""
+    A decode node: headers that a proxy keeps to itself, and a transfer id that came before.
+    """
     params = signed("decode", peer="tcp://127.0.0.1:1")
+    leg = {**ASKED, "max_tokens": 1, "n": 1, "stream": False, FIELD: signed("prefill")}
+    wrong = [{"stream": True}, {"max_tokens": 2}, {"logprobs": 1}, {FIELD: {"baton": {}}}, {FIELD: params}]
+    async with mock("prefill", SECRET) as http:
+        for body, status in ((leg, 200), (ASKED, 400), *(({**leg, **changes}, 400) for changes in wrong)):
+            assert (await http.post(COMPLETIONS, json=body)).status_code == status
+        assert (await counts(http))["refused"] == 6
     async with mock("decode", SECRET) as http:
         headers = {"x-baton-path": "local"}
         assert (await http.post(COMPLETIONS, json=ASKED, headers=headers)).status_code == 400
-        once, twice = [await http.post(COMPLETIONS, json={**ASKED, FIELD: params}) for _ in range(2)]
-        assert (once.status_code, twice.status_code) == (200, 400)
-        assert (await http.post(COMPLETIONS, json=ASKED)).status_code == 200
+        for body, status in (({**ASKED, FIELD: params}, 200), ({**ASKED, FIELD: params}, 400), (ASKED, 200)):
+            assert (await http.post(COMPLETIONS, json=body)).status_code == status
         seen = await counts(http)
         assert (seen["handed_over"], seen["alone"], seen["refused"]) == (1, 1, 2)
 
 
-async def test_what_a_plain_prefill_node_gives_a_plain_decode_node_takes() -> None:
-    """NixlConnector's parameters go from one answer into the next request; if one is lost on the way, it is refused."""
+async def test_nodes_of_other_connectors_take_their_parameters() -> None:
+    """NixlConnector's go from one answer into the next request; if one is lost on the way, it is refused.
+
+    Mooncake's come from the proxy: a prefill answer gives none, a decode node needs the engine and its bootstrap address.
+    SGLang's router sends both legs the same body; its prefill servers stop after the first token.
+    """
     async with mock("prefill") as prefill, mock("decode") as decode:
+
+        async def status(params: dict[str, Any]) -> int:
+            return (await decode.post(COMPLETIONS, json={**ASKED, FIELD: params})).status_code
+
         ask = {"do_remote_decode": True, "do_remote_prefill": False}
         params = (await prefill.post(COMPLETIONS, json={**ASKED, FIELD: ask})).json()[FIELD]
-
-        assert (await decode.post(COMPLETIONS, json={**ASKED, FIELD: params})).status_code == 200
         lost = {name: value for name, value in params.items() if name != "remote_port"}
-        assert (await decode.post(COMPLETIONS, json={**ASKED, FIELD: lost})).status_code == 400
-        assert (await decode.post(COMPLETIONS, json={**ASKED, FIELD: ask})).status_code == 400
+        assert [await status(each) for each in (params, lost, ask)] == [200, 400, 400]
         assert (await counts(decode))["handed_over"] == 1
 
-
-async def test_mooncakes_parameters_come_from_the_proxy() -> None:
-    """With a transfer id a prefill answer gives none, and a decode node needs the engine and its bootstrap address."""
-    async with mock("prefill") as prefill, mock("decode") as decode:
         given = {"do_remote_decode": True, "transfer_id": "t"}
         taken = {"do_remote_prefill": True, "transfer_id": "t", "remote_engine_id": "e"}
-
         assert (await prefill.post(COMPLETIONS, json={**ASKED, FIELD: given})).json()[FIELD] is None
-        assert (await decode.post(COMPLETIONS, json={**ASKED, FIELD: taken})).status_code == 400
-        whole = {**taken, "remote_bootstrap_addr": "http://127.0.0.1:1"}
-        assert (await decode.post(COMPLETIONS, json={**ASKED, FIELD: whole})).status_code == 200
+        assert await status(taken) == 400
+        assert await status({**taken, "remote_bootstrap_addr": "http://127.0.0.1:1"}) == 200
 
-
-async def test_an_sglang_prefill_leg_gets_one_token_whatever_it_asks() -> None:
-    """SGLang's router sends both legs the same body; its prefill servers stop after the first token."""
-    async with mock("prefill") as prefill, mock("decode") as decode:
-        asked = {**ASKED, "stream": True, "bootstrap_room": 1}
+        before = [(await counts(http))["chunks"] for http in (prefill, decode)]
         for http in (prefill, decode):
+            asked = {**ASKED, "stream": True, "bootstrap_room": 1}
             assert (await http.post(COMPLETIONS, json=asked)).status_code == 200
-
-        assert [(await counts(http))["chunks"] for http in (prefill, decode)] == [1, 4]
-        assert (await counts(decode))["handed_over"] == 1
+        after = [(await counts(http))["chunks"] for http in (prefill, decode)]
+        assert [new - old for new, old in zip(after, before, strict=True)] == [1, 4]
+        assert (await counts(decode))["handed_over"] == 3

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from baton.loadtest.report.tables import TITLES
-from tests.integration.loadtest.page_examples import pages, write
+from tests.integration.loadtest.page_examples import pages
 from tests.support.browser import Browser, Scheme
 from tests.support.drawn import look
 
@@ -18,6 +18,7 @@ PAPERS: Final[dict[Scheme, str]] = {"light": "rgb(255, 255, 255)", "dark": "rgb(
 SCREENS: Final[list[tuple[Scheme, int]]] = [("light", WIDE_PX), ("dark", NARROW_PX)]
 CDFS: Final = [f"{title}: distribution" for _, title in TITLES.values()]
 OVER_TIME: Final = "Output tokens over time"
+PAGES: Final = pages()
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return write(tmp_path_factory.mktemp("pages"))
+    folder = tmp_path_factory.mktemp("pages")
+    found = {name: folder / f"{name.replace(' ', '-')}.html" for name in PAGES}
+    for name, file in found.items():
+        file.write_text(PAGES[name])
+    return found
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", PAGES)
 async def test_every_page_is_sound_on_every_screen(browser: Browser, files: dict[str, Path], name: str) -> None:
     """Silent console, no request but its own, no sideways scrolling; shapes in their frames; dark where the reader's system is."""
     async with browser.tab() as tab:

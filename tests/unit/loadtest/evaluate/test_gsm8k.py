@@ -62,16 +62,10 @@ def test_wilsons_interval() -> None:
     assert score(20, 20)[2:] == pytest.approx((0.8389, 1.0), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ({"question": "x", "answer": "no mark 4"}, "does not end with '#### N'"),
-        ({"question": "x"}, "answer"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path: Path, line: dict[str, str], words: str) -> None:
+@pytest.mark.parametrize(("more", "words"), [({"answer": "no mark 4"}, "does not end with '#### N'"), ({}, "answer")])
+def test_a_wrong_line_is_named(tmp_path: Path, more: dict[str, str], words: str) -> None:
     path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"question": "a", "answer": "#### 1"}) + "\n\n" + json.dumps(line))
+    path.write_text('{"question": "a", "answer": "#### 1"}\n\n' + json.dumps({"question": "x", **more}))
 
     with pytest.raises(UsageError, match=f"line 3: .*{words}"):
         read_questions(path)

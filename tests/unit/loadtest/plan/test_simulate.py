@@ -1,7 +1,6 @@
 import random
 from collections.abc import Callable
 from itertools import accumulate
-from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.plan.calibration import Decode, Link, Prefill
 from baton.loadtest.plan.demand import Demand
 from baton.loadtest.plan.nodes import DecodeNode, PrefillNode
-from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step, ttfts
+from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step, ttfts
 
 
 def mixed(count: int, seed: int = 2) -> list[Demand]:
@@ -43,17 +42,6 @@ def test_a_first_token_waits_for_the_other_answers() -> None:
             assert record.tpot_s == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("rho", [0.3, 0.8])
-def test_the_mean_wait_is_that_of_a_queue_with_fixed_service(rho: float) -> None:
-    """M/D/1: ρS ÷ 2(1 − ρ). One prompt fills a step, and the decode node costs nothing."""
-    found = calibration(decode=Decode(step_s=1e-9, sequence_s=0.0))
-    outcome = run(poisson(rho / 0.1, 8_000), found)
-
-    wait = fmean(ttfts(outcome)) - 0.1
-    assert wait == pytest.approx(rho * 0.1 / (2 * (1 - rho)), rel=0.06)
-    assert outcome.prefill_busy == pytest.approx(rho, rel=0.02)
-
-
 LINK = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s
 SLOW_LINK = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)  # 100 tokens: 0.3 s
 CACHING = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000)
@@ -63,77 +51,58 @@ SMALL_POOL = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
 @pytest.mark.parametrize(
     ("load", "nodes", "ended_s"),
     [
-        pytest.param(
-            [demand(0.0, 30), demand(0.01, 30), demand(0.02, 30), demand(0.03, 30)],
-            {},
-            [0.11, 0.21, 0.21, 0.21],
-            id="short prompts that come during a step share the next one",
-        ),
-        pytest.param(
+        # Short prompts that come during a step share the next one.
+        ([demand(at, 30) for at in (0.0, 0.01, 0.02, 0.03)], {}, [0.11, 0.21, 0.21, 0.21]),
+        # A long prompt is computed in steps of at most 100, and context makes later ones dearer.
+        (
             [demand(tokens=250)],
             {"prefill": Prefill(step_s=0.1, token_s=0.001, token_context_s=1e-6, max_num_batched_tokens=100)},
             [3 * 0.1 + 250 * 0.001 + (100 * 50 + 100 * 150 + 50 * 225) * 1e-6 + 0.01],
-            id="a long prompt is computed in steps of at most 100, and context makes later ones dearer",
         ),
-        pytest.param(
+        # Each prompt has its price once, however many steps it takes.
+        (
             [demand(tokens=50), demand(tokens=80)],
             {"prefill": Prefill(step_s=0.1, token_s=0.0, prompt_s=0.01, max_num_batched_tokens=100)},
             [0.13, 0.23],
-            id="each prompt has its price once, however many steps it takes",
         ),
-        pytest.param(
-            [demand(0.0, 150), demand(0.0, 50)],
-            {},
-            [0.21, 0.21],
-            id="a chunk of one prompt leaves the rest of the step to the next one",
-        ),
-        pytest.param(
+        # A chunk of one prompt leaves the rest of the step to the next one.
+        ([demand(0.0, 150), demand(0.0, 50)], {}, [0.21, 0.21]),
+        # No more sequences are decoded than allowed.
+        (
             [demand(0.0, 10, 10)] * 3,
             {"decode": Decode(step_s=0.01, sequence_s=0.0, max_num_seqs=2)},
             [0.2, 0.2, 0.3],
-            id="no more sequences are decoded than allowed",
         ),
-        pytest.param(
+        # An arrival delays the next step: reading a request and receiving its KV costs those that are being decoded, once.
+        (
+            [demand(0.0, 100, 30), demand(0.155, 1, 1)],
+            {"decode": Decode(step_s=0.01, sequence_s=0.0, arrival_s=0.004)},
+            [0.264 + 0.01, 0.1 + 30 * 0.01 + 0.004],
+        ),
+        # A prompt waits for room on the prefill node until KV has left it.
+        (
             [demand()] * 3,
             {"prefill": Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=1000, kv_tokens=250)},
             [0.11, 0.11, 0.21],
-            id="a prompt waits for room on the prefill node until KV has left it",
         ),
-        pytest.param(
-            [demand(output=40)] * 2,
-            {"decode": SMALL_POOL},
-            [0.5, 0.9],
-            id="KV stays on the prefill node until an answer has ended on the decode node",
-        ),
-        pytest.param(
-            [demand(output=40)] * 2,
-            {"decode": SMALL_POOL, "link": LINK},
-            [0.51, 0.51 + 0.05 + 0.4],
-            id="KV that waited for room is sent in full: nothing of its transfer is hidden",
-        ),
-        pytest.param(
-            [demand()],
-            {"link": LINK},
-            [0.1 + 0.05 / 5 + 0.01],
-            id="over a link that is faster than computing only the last layer's share shows",
-        ),
-        pytest.param(
-            [demand()],
-            {"link": SLOW_LINK},
-            [0.1 / 5 + 0.3 + 0.01],
-            id="of computing only the first layer's share shows where the link is slow",
-        ),
-        pytest.param(
+        # KV stays on the prefill node until an answer has ended on the decode node.
+        ([demand(output=40)] * 2, {"decode": SMALL_POOL}, [0.5, 0.9]),
+        # KV that waited for room is sent in full: nothing of its transfer is hidden.
+        ([demand(output=40)] * 2, {"decode": SMALL_POOL, "link": LINK}, [0.51, 0.51 + 0.05 + 0.4]),
+        # Over a link that is faster than computing only the last layer's share shows; over a slow one, of computing the first's.
+        ([demand()], {"link": LINK}, [0.1 + 0.05 / 5 + 0.01]),
+        ([demand()], {"link": SLOW_LINK}, [0.1 / 5 + 0.3 + 0.01]),
+        # A cached prefix is not computed again, and its KV is sent all the same.
+        (
             [demand(float(at), blocks=blocks, block_tokens=40) for at, blocks in enumerate(("ab", "ab", "xb"))],
             {"prefill": CACHING, "link": Link(gbit_s=0.008, kv_bytes_per_token=1000, layers=1)},
             [0.1 + 0.1 + 0.01, 1 + 0.02 + 0.1 + 0.01, 2 + 0.21],
-            id="a cached prefix is not computed again, and its KV is sent all the same",
         ),
-        pytest.param(
+        # A small cache forgets what was used least recently.
+        (
             [demand(float(at), 50, blocks=(name,), block_tokens=40) for at, name in enumerate("aabca")],
             {"prefill": msgspec.structs.replace(CACHING, kv_tokens=100)},
             [0.06, 1.02, 2.06, 3.06, 4.06],
-            id="a small cache forgets what was used least recently",
         ),
     ],
 )
@@ -146,24 +115,11 @@ def test_requests_end_when_what_they_wait_for_is_over(
     assert ended == pytest.approx(ended_s)
 
 
-def test_an_arrival_delays_the_next_step() -> None:
-    """Reading a request and receiving its KV costs those that are being decoded, once."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, arrival_s=0.004)
-    load = [demand(0.0, 100, 30), demand(0.155, 100, 1)]
-
-    first, second = run(load, calibration(decode=decode), prefill=2).records
-
-    assert first.latency_s == pytest.approx(0.1 + 30 * 0.01 + 0.004)
-    assert second.ended_s == pytest.approx(0.264 + 0.01)
-
-
 def test_two_transfers_into_one_node_share_its_link() -> None:
     """Two prefill nodes send to one decode node: the second one's KV comes after the first one's."""
-    one = run([demand(), demand()], calibration(link=SLOW_LINK), 2, 2)
-    shared = run([demand(), demand()], calibration(link=SLOW_LINK), 2, 1)
+    slowest = [max(ttfts(run([demand(), demand()], calibration(link=SLOW_LINK), 2, decode))) for decode in (2, 1)]
 
-    assert max(ttfts(one)) == pytest.approx(0.33)
-    assert max(ttfts(shared)) == pytest.approx(0.63)
+    assert slowest == pytest.approx([0.33, 0.63])
 
 
 def test_every_request_ends_once_and_pools_are_never_overfull(monkeypatch: pytest.MonkeyPatch) -> None:

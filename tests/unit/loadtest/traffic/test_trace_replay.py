@@ -28,17 +28,6 @@ def tokens(source: TraceReplay, index: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_equal_ids_are_equal_beginnings(chat: bool) -> None:
-    """Two shared blocks are 1,024 shared tokens; the third differs."""
-    source = replay(traced(0, 1600, 0, 1, 2, 3), traced(0, 1536, 0, 1, 9), chat=chat)
-    one, other = tokens(source, 0), tokens(source, 1)
-
-    assert (len(one), len(other)) == (1600, 1536)
-    assert one[:1024] == other[:1024]
-    assert one[1024:1100] != other[1024:1100]
-
-
-@pytest.mark.parametrize("chat", [False, True])
 def test_a_partial_block_is_the_whole_ones_beginning(chat: bool) -> None:
     """The prompt that goes on where the other ended shares everything with it, with any seed, which decides all tokens."""
     source = replay(traced(0, 600, 0, 1), traced(0, 900, 0, 1), chat=chat)
