@@ -10,12 +10,15 @@ from baton.loadtest.plan.rows import (
     Known,
     PrefillCell,
     Row,
+    between_first_tokens_s,
     calibrate,
+    decode_rows,
     fit,
     mixed_rate_per_s,
     with_overheads,
 )
 from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step
+from tests.unit.loadtest.records import record
 
 NAMES = ("a", "b", "c")
 
@@ -56,6 +59,28 @@ def test_measurements_that_do_not_suffice_are_refused() -> None:
         fit(rows((1, 1, 1), 3), NAMES, "decode")
     with pytest.raises(RunError, match="do not tell b from a: vary lengths and users more"):
         fit([Row((1.0, 5.0), 3.0)] * 9, ("a", "b"), "prefill")
+
+
+def test_the_rhythm_of_two_users() -> None:
+    """The mean between first tokens over whole rounds, without the first one."""
+    records = [record(at, ttft_s=0.5) for at in (0.0, 0.7, 1.0, 1.2, 1.4)]
+
+    assert between_first_tokens_s(records, 2) == pytest.approx(0.2)
+    with pytest.raises(RunError, match="too few answers to 2 users"):
+        between_first_tokens_s(records[:4], 2)
+
+
+def test_a_decode_row_counts_what_ran_at_the_same_time() -> None:
+    """By step: another one for six of ten, the one that ended with its first token included; an arrival inside."""
+    gaps = (0.1,) * 10
+    one = record(0.0, ttft_s=0.0001, gaps=gaps, input_tokens=100)
+    other = record(0.5, ttft_s=0.0001, gaps=gaps, input_tokens=40)
+
+    first, second = decode_rows([[one, other]])
+
+    assert first.measured == pytest.approx(0.1)
+    assert first.values == pytest.approx((1.0, 1.6, 0.6, 105.5 + 0.6 * 45.5, 0.1), rel=1e-3)
+    assert second.values == pytest.approx((1.0, 1.5, 0.5, 45.5 + 0.5 * 105.5, 0.0), rel=1e-3)
 
 
 def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:

@@ -24,6 +24,10 @@ def test_the_cheapest_pair_is_found(target: float, prices: Prices) -> None:
     assert prices.of(found) == best
 
 
+def test_where_the_sides_do_not_help_each_other_both_get_what_they_need() -> None:
+    assert cheapest(lambda shape: float(shape >= (7, 3) and shape.decode >= 3), target=1.0, most=100) == (7, 3)
+
+
 def test_thousands_of_nodes_are_not_tried_one_by_one() -> None:
     """Some hundred questions, not 16 million."""
     asked = []

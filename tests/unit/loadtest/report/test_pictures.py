@@ -1,3 +1,5 @@
+import pytest
+
 from baton.loadtest.report.pictures import LEG_ROWS, chosen, legs_picture, stretches
 from baton.loadtest.result import Legs
 from tests.unit.loadtest.records import failed, record
@@ -50,3 +52,12 @@ def test_requests_whose_transfer_is_unknown_are_left_out_and_counted() -> None:
     assert "1 of 1 requests" in picture.drawing
     assert picture.drawing.count('class="prefill"') == 1
     assert picture.note.endswith("two looks failed")
+
+
+@pytest.mark.parametrize("spans", [SPANS, {name: (a - 3, b - 3) for name, (a, b) in SPANS.items()}])
+def test_clocks_that_disagree_break_nothing(spans: dict[str, tuple[float, float]]) -> None:
+    """What lies before the request is shown at its beginning."""
+    picture = legs_picture(stage([record(10.0, transfer_id="t")], legs=[Legs(transfer_id="t", spans=spans)]), "x")
+
+    assert "nan" not in picture.drawing
+    assert 'x="-' not in picture.drawing
