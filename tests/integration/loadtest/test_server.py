@@ -41,7 +41,6 @@ async def test_a_report_names_the_servers_version_if_it_is_told(body: bytes, sta
         (answering(b"<html>"), "is no list of models"),
         (answering(b'{"error": {"message": "bad key"}}', b"401 Unauthorized"), "answered 401: bad key"),
         (b"", "no server at"),
-        (b"SSH-2.0\r\n", "no server at .*: no HTTP"),
         (b"HTTP/1.1 100 Continue\r\n\r\n", "no server at"),  # another answer was to come
         (b"", r"no answer from .* in 0\.1 s"),  # it is silent
     ],

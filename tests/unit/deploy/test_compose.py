@@ -77,15 +77,6 @@ def test_every_setting_is_one_and_nodes_are_given_the_time_to_drain(combined: di
         assert needs_s + 5 <= seconds(combined["services"][name]["stop_grace_period"])
 
 
-def test_every_command_is_one(combined: dict[str, Any]) -> None:
-    """What the services run, and how they are asked for their health, are commands of ours."""
-    for name, service in combined["services"].items():
-        if "build" in service:
-            assert service["command"][0] in COMMANDS
-            asked = {"prefill": ["prefill"], "decode": ["decode"], "proxy": ["proxy", "--ready"]}
-            assert name == "secret" or service["healthcheck"]["test"] == ["CMD", "baton", "health", *asked[name]]
-
-
 def test_up_with_wait_succeeds(combined: dict[str, Any]) -> None:
     """`up --wait` takes the end of a container for a failure, unless one that goes on depends on its success."""
     services = combined["services"]
@@ -113,9 +104,13 @@ def test_the_proxy_finds_replicas_by_name() -> None:
         assert services[name]["networks"].keys() <= services["proxy"]["networks"].keys()
 
 
-def test_containers_are_confined_and_come_back(combined: dict[str, Any]) -> None:
-    """Read-only, without capabilities, without new privileges; whatever is to stay is started again; logs are bounded."""
+def test_every_service_is_pinned_and_confined_and_comes_back(combined: dict[str, Any]) -> None:
+    """Read-only, without capabilities, without new privileges; whatever is to stay is started again; logs are bounded.
+
+    An image has a tag that names a version. No variable holds a secret: what is named so is a path.
+    """
     for name, service in combined["services"].items():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -123,6 +118,18 @@ def test_containers_are_confined_and_come_back(combined: dict[str, Any]) -> None
         assert "max-size" in service["logging"]["options"]
         assert not service.get("privileged")
         assert service.get("user") != "root"
+        for variable, value in service.get("environment", {}).items():
+            is_secret = re.search("SECRET|TOKEN|PASSWORD|KEY", variable)
+            assert not is_secret or value.startswith("/run/") or value == "true", variable
+
+
+def test_what_the_services_run_are_commands_of_ours(combined: dict[str, Any]) -> None:
+    """And how they are asked for their health."""
+    for name, service in combined["services"].items():
+        if "build" in service:
+            assert service["command"][0] in COMMANDS
+            ready = ["--ready"] if name == "proxy" else []
+            assert name == "secret" or service["healthcheck"]["test"] == ["CMD", "baton", "health", name, *ready]
 
 
 def test_nodes_are_reached_by_the_proxy_alone() -> None:
@@ -131,15 +138,6 @@ def test_nodes_are_reached_by_the_proxy_alone() -> None:
     assert combination("base")["services"]["secret"]["network_mode"] == "none"
     for service in combination("base")["services"].values():
         assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", []))
-
-
-def test_secrets_are_files(combined: dict[str, Any]) -> None:
-    """No variable of any service holds one: what is named so is a path."""
-    for service in combined["services"].values():
-        for name, value in service.get("environment", {}).items():
-            assert not re.search("SECRET|TOKEN|PASSWORD|KEY", name) or value.startswith("/run/") or value == "true", (
-                name
-            )
 
 
 def test_own_secrets_replace_those_that_are_made() -> None:
@@ -188,12 +186,6 @@ def test_accelerators_take_the_place_of_cores(device: str) -> None:
     assert services["proxy"]["image"].startswith("baton-proxy:")
     devices = [json.dumps([services[name].get("devices"), services[name].get("deploy")]) for name in NODES]
     assert devices[0] != devices[1]
-
-
-def test_images_are_pinned(combined: dict[str, Any]) -> None:
-    """Each has a tag that names a version."""
-    for service in combined["services"].values():
-        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
 
 
 def test_traces_are_sent_only_where_a_collector_runs() -> None:

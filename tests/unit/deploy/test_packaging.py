@@ -1,16 +1,9 @@
-import importlib.metadata
-import importlib.util
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 KEPT_OUT = ("torchvision", "torchaudio", "torchcodec")
-
-
-def test_the_import_name_is_ours_alone() -> None:
-    """Another distribution that brings `baton` would lie in the same folder."""
-    assert set(importlib.metadata.packages_distributions().get("baton", [])) <= {PROJECT["project"]["name"]}
 
 
 def test_each_package_is_a_link_to_a_folder_of_the_repository() -> None:

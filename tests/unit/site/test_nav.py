@@ -4,7 +4,7 @@ import pytest
 
 from tests.site.build import fetched, markdown_problems
 from tests.site.markdown_links import problems
-from tests.site.nav import NavError, read
+from tests.site.nav import read
 
 ROOT = Path(__file__).parents[3]
 
@@ -13,24 +13,6 @@ def test_every_page_of_this_repository_has_a_place() -> None:
     """A new page in docs wants a line in docs/nav.yaml. Every link leads to a file or a heading."""
     assert "docs/operations.md" in read(ROOT)["Operations"]
     assert markdown_problems(ROOT) == []
-
-
-@pytest.mark.parametrize(
-    ("nav", "wrong"),
-    [
-        ("One: []\n", "docs/nav.yaml has no place for docs/a.md"),
-        ("One: [docs/a.md, docs/a.md]\n", "docs/nav.yaml names docs/a.md twice"),
-        ("One: [docs/a.md, docs/b.md]\n", "docs/nav.yaml names docs/b.md, which is not there"),
-    ],
-)
-def test_a_page_that_is_not_named_exactly_once_is_told(tmp_path: Path, nav: str, wrong: str) -> None:
-    """A page without a place would be found by search alone."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("# A\n")
-    (tmp_path / "docs" / "nav.yaml").write_text(nav)
-
-    with pytest.raises(NavError, match=f"^{wrong}$"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,18 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_without_a_rate_users_wait_for_their_answers() -> None:
-    """One of them, and an end in requests and in time, or in time alone."""
+def test_without_a_rate_users_wait_for_their_answers(tmp_path: Path) -> None:
+    """One of them, and an end in requests and in time, or in time alone. A file is asked once, unless more is wanted."""
     (stage,), _ = built()
     (timed,), _ = built("--seconds", "5", "--concurrency", "3")
 
     assert stage.load == Closed(concurrency=1)
     assert (stage.limits.requests, stage.limits.seconds) == (100, 600.0)
     assert (timed.limits.requests, timed.limits.seconds) == (build.UNBOUNDED, 5.0)
+    path = tmp_path / "p.jsonl"
+    path.write_text('"a"\n"b"\n"c"\n')
+    assert built("--prompts", str(path))[0][0].limits.requests == 3
+    assert built("--prompts", str(path), "--requests", "7")[0][0].limits.requests == 7
 
 
 def test_a_sweep_has_a_stage_for_each_rate() -> None:
@@ -73,15 +77,6 @@ def test_a_trace_brings_its_times_and_lengths(trace: str) -> None:
     assert (work["dataset"], work["max_input"]) == ("trace", 550)
 
 
-def test_a_file_is_asked_once(tmp_path: Path) -> None:
-    """Unless more requests are wanted."""
-    path = tmp_path / "p.jsonl"
-    path.write_text('"a"\n"b"\n"c"\n')
-
-    assert built("--prompts", str(path))[0][0].limits.requests == 3
-    assert built("--prompts", str(path), "--requests", "7")[0][0].limits.requests == 7
-
-
 def test_descriptions_tell_work_apart_but_not_seeds() -> None:
     """They decide what may be compared."""
     assert built("--seed", "1")[1] == built("--seed", "2")[1]
@@ -99,11 +94,9 @@ def test_descriptions_tell_work_apart_but_not_seeds() -> None:
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    path = tmp_path / name
     if content is not None:
-        path.write_bytes(content)
+        (tmp_path / name).write_bytes(content)
 
     with pytest.raises(UsageError, match=words) as caught:
-        built("--trace", str(path))
-
+        built("--trace", str(tmp_path / name))
     assert name in str(caught.value)

@@ -97,7 +97,10 @@ async def test_a_cap_makes_arrivals_wait_in_line() -> None:
 
 
 async def test_turns_follow_each_other_with_the_answers_in_them() -> None:
-    """Two conversations of three turns; the turns of one are in order. A fifth request may be the last of all."""
+    """Two conversations of three turns; the turns of one are in order. A fifth request may be the last of all.
+
+    A failed turn ends its conversation, as there is no answer to go on from; the next one begins.
+    """
     exchange = FakeExchange()
     taken = await run(exchange, Closed(concurrency=2), MultiTurn(making(chat=True), 3), requests=6)
 
@@ -107,15 +110,10 @@ async def test_turns_follow_each_other_with_the_answers_in_them() -> None:
         assert [ask.turn for _, ask in asks] == [0, 1, 2]
         assert f"answer {asks[0][0]}" in str(asks[1][1].prompt)
     assert len((await run(FakeExchange(), Closed(concurrency=2), MultiTurn(making(), 3), requests=5)).records) == 5
-
-
-async def test_a_failed_turn_ends_its_conversation() -> None:
-    """There is no answer to go on from; the next conversation begins."""
-    exchange = FakeExchange()
-    exchange.fails = {0}
-    await run(exchange, Closed(concurrency=1), MultiTurn(making(), 3), requests=2)
-
-    assert [(ask.conversation, ask.turn) for _, ask in exchange.asks] == [(0, 0), (1, 0)]
+    failing = FakeExchange()
+    failing.fails = {0}
+    await run(failing, Closed(concurrency=1), MultiTurn(making(), 3), requests=2)
+    assert [(ask.conversation, ask.turn) for _, ask in failing.asks] == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("load", [Closed(concurrency=3), Open(due_s=[0.0, 0.0, 0.0]), Open(due_s=[0.0] * 4, cap=2)])

@@ -17,13 +17,18 @@ def words(messages: Any) -> list[str]:
 
 
 def test_a_seed_and_an_index_give_the_same_prompt_again() -> None:
-    """Any other seed or index another one. Ids outside the vocabulary would be refused, or be special tokens."""
+    """Any other seed or index another one. Ids outside the vocabulary would be refused, or be special tokens.
+
+    A chat has as many words as tokens were asked for.
+    """
     source, other = RandomPrompts(making(tokens=4000)), RandomPrompts(making(tokens=4000, seed=2))
     ids = prompt(source, 3)
 
     assert ids == prompt(RandomPrompts(making(tokens=4000)), 3)
     assert len({ids, prompt(source, 4), prompt(source, -1), prompt(other, 3)}) == 4
     assert (len(ids), set(ids)) == (4000, set(range(10, 50)))
+    assert len(words(prompt(RandomPrompts(making(chat=True, tokens=30)), 0))) == 30
+    assert len(Vocabulary(tokens_per_word=3.0).text("key", 30).split(" ")) == 10
 
 
 def test_lengths_spread_evenly_around_their_middle() -> None:
@@ -34,11 +39,6 @@ def test_lengths_spread_evenly_around_their_middle() -> None:
     assert {min(a.input_tokens for a in asks), max(a.input_tokens for a in asks)} == {50, 150}
     assert {a.output_tokens for a in asks} == set(range(5, 16))
     assert all(len(a.prompt) == a.input_tokens for a in asks)
-
-
-def test_a_chat_has_as_many_words_as_tokens_were_asked_for() -> None:
-    assert len(words(prompt(RandomPrompts(making(chat=True, tokens=30)), 0))) == 30
-    assert len(Vocabulary(tokens_per_word=3.0).text("key", 30).split(" ")) == 10
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -55,7 +55,7 @@ def test_prefixes_are_shared_in_turn_and_suffixes_are_not(chat: bool) -> None:
 
 
 def test_a_conversation_grows_by_the_answers() -> None:
-    """Each turn repeats everything before it."""
+    """Each turn repeats everything before it. As a completion it is one growing text, which a prefix cache can serve."""
     script = MultiTurn(making(chat=True), turns=3).script(7)
     first: Any = next(script)
     second: Any = script.send("the answer")
@@ -68,11 +68,6 @@ def test_a_conversation_grows_by_the_answers() -> None:
     with pytest.raises(StopIteration):
         script.send("the last")
 
-
-def test_a_conversation_as_a_completion_is_one_growing_text() -> None:
-    """The prompt before is a prefix of the next one, so that a prefix cache can serve it."""
     script = MultiTurn(making(), turns=2).script(0)
-    first = str(next(script).prompt)
-    second = script.send(" the answer")
-
-    assert str(second.prompt).startswith(first + " the answer\nUser: ")
+    text = str(next(script).prompt)
+    assert str(script.send(" the answer").prompt).startswith(text + " the answer\nUser: ")

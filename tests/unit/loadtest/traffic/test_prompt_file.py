@@ -57,13 +57,15 @@ def test_a_line_that_cannot_be_asked_is_named(tmp_path: Path, line: Any, chat: b
         read_prompts(written(tmp_path, "ok", line), chat=chat, output_tokens=1)
 
 
-def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [('"ok"\n\n{"prompt"\n', "line 3: "), ("", "has no prompts"), (None, "No such file")],
+)
+def test_a_file_without_prompts_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
     """It is empty, not there, or a line is no JSON; blank lines count."""
-    path = written(tmp_path, "ok")
-    path.write_text(path.read_text() + '\n{"prompt"\n')
-    with pytest.raises(UsageError, match="line 3: "):
+    path = tmp_path / "prompts.jsonl"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(UsageError, match=words):
         read_prompts(path, chat=False, output_tokens=1)
-    with pytest.raises(UsageError, match="has no prompts"):
-        read_prompts(written(tmp_path), chat=False, output_tokens=1)
-    with pytest.raises(UsageError, match="No such file"):
-        read_prompts(tmp_path / "nowhere", chat=False, output_tokens=1)
