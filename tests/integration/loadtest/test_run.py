@@ -13,13 +13,15 @@ import pytest
 
 from baton.loadtest.__main__ import main
 from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import STATUS, Record
 from baton.loadtest.result import Result, read_result
-from baton.loadtest.run import build
+from baton.loadtest.run import build, command
 from baton.loadtest.run.arguments import parse
-from baton.loadtest.run.command import run
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 from tests.support.ports import free_port
+from tests.unit.loadtest.records import failed, record
+from tests.unit.loadtest.results import result, stage
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +33,12 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 async def taken(fake: FakeOpenAI, *argv: str) -> Result:
     async with serving(fake) as url, asyncio.timeout(60):
         given = parse(["--url", url, *argv], {})
-        return await run(given, build.source(given))
+        return await command.run(given, build.source(given))
 
 
 async def spawned(*argv: str, stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "baton.loadtest", *argv]
-    return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=stderr)
+    words = [sys.executable, "-m", "baton.loadtest", *argv]
+    return await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE, stderr=stderr)
 
 
 async def test_what_was_done_is_what_is_counted() -> None:
@@ -128,19 +130,39 @@ async def test_a_reader_that_has_seen_enough_costs_no_file(tmp_path: Path) -> No
     assert not any("s3cret" in file.read_text() for file in sorted(tmp_path.glob("*")))  # noqa: ASYNC240  # small files
 
 
-async def test_no_completed_request_is_an_error() -> None:
-    """With the commonest reason; what fails while warming up is not measured."""
-    fake, warming = FakeOpenAI(), FakeOpenAI()
-    fake.faults = warming.faults = dict.fromkeys(range(9), "status")
-    async with serving(fake) as url:
-        process = await spawned("run", "--url", url, "--requests", "3")
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
+async def test_what_warms_up_must_be_answered() -> None:
+    """It is not measured; with the commonest reason."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(9), "status")
     with pytest.raises(RunError, match=r"^while warming up, no request was completed: 2 of 2 failed with status"):
-        await taken(warming, "--warmup", "2")
+        await taken(fake, "--warmup", "2")
 
-    words = b"loadtest run: no request was completed: 3 of 3 failed with status (the fake is overloaded)"
-    assert (process.returncode, stderr.startswith(words), len(fake.bodies)) == (1, True, 3)
-    assert len(warming.bodies) == 2
+    assert len(fake.bodies) == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "status", "words"),
+    [
+        ([record(), failed(STATUS)], 0, ""),
+        (
+            [failed(STATUS, detail="full")] * 3,
+            1,
+            "loadtest run: no request was completed: 3 of 3 failed with status (full)\n",
+        ),
+    ],
+)
+def test_a_run_succeeds_with_one_completed_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], records: list[Record], status: int, words: str
+) -> None:
+    """Its report is printed in any case."""
+
+    async def measured(*_: object) -> Result:
+        return result(stage(records))
+
+    monkeypatch.setattr(command, "run", measured)
+    assert main(["run", "--url", "http://a:1"]) == status
+    said = capsys.readouterr()
+    assert (said.err, "Successful requests:" in said.out) == (words, True)
 
 
 @pytest.mark.parametrize("model", [[], ["--model", "m"]])

@@ -67,6 +67,16 @@ def pod_templates(objects: tuple[Object, ...]) -> dict[str, Object]:
     return found
 
 
+def component_of(template: Object) -> str:
+    return str(template["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def container_of(template: Object) -> Object:
+    """Return the one container of a template's pods."""
+    (found,) = template["spec"]["containers"]
+    return found  # type: ignore[no-any-return]
+
+
 def _bare(found: Object) -> str:
     name: str = found["metadata"]["name"]
     return re.sub(r"-[a-z0-9]{10}$", "", name) if found["kind"] == "ConfigMap" else name

@@ -5,7 +5,7 @@ from functools import cache, partial
 from math import prod
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Final, cast
+from typing import Final
 
 import pytest
 
@@ -19,15 +19,11 @@ from baton.node.startup.flags import ranks_of, refuse_owned
 from baton.node.startup.hosts import Hosts, hosts_of
 from baton.proxy.__main__ import command_line
 from baton.proxy.nodes.health_probe import HEALTH_PATH
-from tests.support.kubernetes.render import Object, named, pod_templates, render
+from tests.support.kubernetes.render import Object, component_of, container_of, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
 SPARE_S: Final = 10
 NODES: Final = ("prefill", "decode")
-
-
-def _component(template: Object) -> str:
-    return str(template["metadata"]["labels"]["app.kubernetes.io/component"])
 
 
 @cache
@@ -37,7 +33,7 @@ def _loaded(overlay: str, component: str) -> BatonConfig:
     volume = next(each for each in template["spec"]["volumes"] if each["name"] == "config")
     settings = named(render(overlay), "ConfigMap", re.sub(r"-[a-z0-9]{10}$", "", volume["configMap"]["name"]))
     assert settings["metadata"]["name"] == volume["configMap"]["name"]
-    environ = {each["name"]: each["value"] for each in _container(template).get("env", ()) if "value" in each}
+    environ = {each["name"]: each["value"] for each in container_of(template).get("env", ()) if "value" in each}
     with NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(settings["data"]["baton.yaml"])
         file.flush()
@@ -46,11 +42,7 @@ def _loaded(overlay: str, component: str) -> BatonConfig:
 
 def _template(overlay: str, component: str) -> Object:
     """Return the template of the pods that run `baton`."""
-    return next(each for each in pod_templates(render(overlay)).values() if _component(each) == component)
-
-
-def _container(template: Object) -> Object:
-    return cast("Object", template["spec"]["containers"][0])
+    return next(each for each in pod_templates(render(overlay)).values() if component_of(each) == component)
 
 
 def _node(config: BatonConfig, role: str) -> NodeConfig:
@@ -62,11 +54,11 @@ def _grace_s(template: Object) -> int:
 
 
 def _hook_s(template: Object) -> int:
-    return int(_container(template)["lifecycle"]["preStop"]["sleep"]["seconds"])
+    return int(container_of(template)["lifecycle"]["preStop"]["sleep"]["seconds"])
 
 
 def _ports(template: Object) -> dict[str, int]:
-    return {each["name"]: each["containerPort"] for each in _container(template)["ports"]}
+    return {each["name"]: each["containerPort"] for each in container_of(template)["ports"]}
 
 
 def test_proxies_find_the_nodes_by_headless_services(overlay: str) -> None:
@@ -107,7 +99,7 @@ def test_files_that_the_configuration_names_are_mounted(overlay: str) -> None:
     for component, files in wanted.items():
         template = _template(overlay, component)
         volumes = {each["name"] for each in template["spec"]["volumes"] if "secret" in each}
-        folders = {each["mountPath"] for each in _container(template)["volumeMounts"] if each["name"] in volumes}
+        folders = {each["mountPath"] for each in container_of(template)["volumeMounts"] if each["name"] in volumes}
         assert {str(file.parent) for file in files if file} == folders
 
 
@@ -140,7 +132,7 @@ def test_nodes_are_started_as_the_command_wants_it(overlay: str) -> None:
     assert _loaded(overlay, "decode").transfer.protocol == ("rdma" if overlay == "rdma" else "tcp")
     for component in ("proxy", *NODES):
         template = _template(overlay, component)
-        container = _container(template)
+        container = container_of(template)
         assert "/etc/baton" in [each["mountPath"] for each in container["volumeMounts"]]
         if overlay == "multi-host" and component in NODES:
             assert container["command"] == ["tini", "--", "/etc/baton-group/group.sh", component]
@@ -157,13 +149,13 @@ def test_nodes_are_started_as_the_command_wants_it(overlay: str) -> None:
 def test_probes_ask_what_answers(overlay: str) -> None:
     """At the port of the container; a proxy without nodes is alive and not ready, a node says both by its health."""
     for template in pod_templates(render(overlay)).values():
-        container = _container(template)
+        container = container_of(template)
         asked = {
             name: each["httpGet"] for name, each in container.items() if name.endswith("Probe") and "httpGet" in each
         }
         assert {each["port"] for each in asked.values()} <= {each["name"] for each in container.get("ports", ())}
         paths = {name: each["path"] for name, each in asked.items()}
-        if _component(template) == "proxy":
+        if component_of(template) == "proxy":
             assert paths == {"startupProbe": "/health", "readinessProbe": "/ready", "livenessProbe": "/health"}
         elif paths:
             assert paths == dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), HEALTH_PATH)
@@ -173,7 +165,7 @@ def test_probes_ask_what_answers(overlay: str) -> None:
 def test_a_node_over_several_hosts_is_started_alike_on_all_of_them(role: str) -> None:
     """The flags that `group.sh` adds make it one node, of whose hosts this is one; further hosts outlive the first one."""
     group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
-    leader, worker = (_container(group[f"{part}Template"]) for part in ("leader", "worker"))
+    leader, worker = (container_of(group[f"{part}Template"]) for part in ("leader", "worker"))
     assert leader["command"] == worker["command"]
     assert leader["env"] == worker["env"]
     assert leader["lifecycle"] == worker["lifecycle"]

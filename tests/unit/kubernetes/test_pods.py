@@ -10,7 +10,7 @@ import pytest
 
 from baton.kv_connector.engine.port_memory import shared_path
 from tests.support.compose import compose_files, rendered
-from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
+from tests.support.kubernetes.render import OVERLAYS, Object, component_of, container_of, named, pod_templates, render
 
 ROOT: Final = Path(__file__).parents[3]
 MADE_BY_HAND: Final = {"baton-cluster-secret", "baton-admin-token", "baton-api-keys", "baton-hub-token"}
@@ -38,12 +38,7 @@ def test_these_are_all(overlay: str) -> None:
     assert set(templates) == set(TEMPLATES[overlay])
     device = overlay if overlay in ("cpu", "npu") else "cuda"
     images = {f"baton-{name}:{version}" for name in ("proxy", f"node-{device}")}
-    assert {_container(template)["image"] for template in templates.values()} == images
-
-
-def _container(template: Object) -> Object:
-    (container,) = template["spec"]["containers"]
-    return container  # type: ignore[no-any-return]
+    assert {container_of(template)["image"] for template in templates.values()} == images
 
 
 @every_template
@@ -74,7 +69,7 @@ def test_every_mount_has_a_volume(overlay: str, template: Object) -> None:
     }
     volumes = {each["name"] for each in template["spec"]["volumes"]}
 
-    mounts = _container(template)["volumeMounts"]
+    mounts = container_of(template)["volumeMounts"]
 
     assert not claims & volumes
     assert {each["name"] for each in mounts} == claims | volumes
@@ -84,7 +79,7 @@ def test_every_mount_has_a_volume(overlay: str, template: Object) -> None:
 @every_template
 def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
     """As the level `restricted` asks for, which the namespace enforces; RDMA's capability needs another level."""
-    spec, container = template["spec"], _container(template)
+    spec, container = template["spec"], container_of(template)
     pod = {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}}
     locked = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     if overlay == "rdma" and container["name"] == "node":
@@ -112,21 +107,21 @@ def test_a_node_on_npus_may_open_them(role: str) -> None:
 
 
 @every_template
-def test_used_ports_are_remembered_over_a_restart_of_the_container(overlay: str, template: Object) -> None:
+def test_used_ports_are_remembered_over_a_restart_of_thecontainer_of(overlay: str, template: Object) -> None:
     """A paused sender may still write to a port of the process before (`port_memory.py`): the file outlives it."""
     parent = str(shared_path().parent)
-    mounts = {each["mountPath"]: each["name"] for each in _container(template)["volumeMounts"]}
+    mounts = {each["mountPath"]: each["name"] for each in container_of(template)["volumeMounts"]}
     volumes = {each["name"]: each for each in template["spec"]["volumes"]}
 
     assert parent == "/tmp"
     assert "emptyDir" in volumes[mounts[parent]]
-    assert not [each for each in _container(template).get("env", ()) if each["name"] == "TMPDIR"]
+    assert not [each for each in container_of(template).get("env", ()) if each["name"] == "TMPDIR"]
 
 
 @every_template
 def test_a_pod_spreads_has_resources_and_a_hook(overlay: str, template: Object) -> None:
     """And its containers ask for what they need."""
-    spec, container = template["spec"], _container(template)
+    spec, container = template["spec"], container_of(template)
 
     assert [each["topologyKey"] for each in spec["topologySpreadConstraints"]][-1] == "kubernetes.io/hostname"
     for each in spec["topologySpreadConstraints"]:
@@ -139,8 +134,8 @@ def test_a_pod_spreads_has_resources_and_a_hook(overlay: str, template: Object) 
 @pytest.mark.parametrize("component", ["proxy", "prefill", "decode"])
 def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> None:
     """Each component has a Service and a PodDisruptionBudget, whose labels its pods have."""
-    labels = [template["metadata"]["labels"] for template in pod_templates(render(overlay)).values()]
-    labels = [each for each in labels if each["app.kubernetes.io/component"] == component]
+    templates = pod_templates(render(overlay)).values()
+    labels = [each["metadata"]["labels"] for each in templates if component_of(each) == component]
     service = "baton-proxy" if component == "proxy" else component
     asked = dict(named(render(overlay), "Service", service)["spec"]["selector"])
     budget = named(render(overlay), "PodDisruptionBudget", component)["spec"]["selector"]["matchLabels"]

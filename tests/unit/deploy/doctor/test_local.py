@@ -1,41 +1,31 @@
 """Which process has a port of this machine: a server of ours that works, or another program."""
 
-import socket
-import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
+from typing import ClassVar
 
 import pytest
 
 from baton.deploy.doctor import local
+from tests.support.processes import answering
 
 HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-@contextmanager
-def server_that_says(words: bytes) -> Iterator[int]:
-    """Say the same to each who connects; yield the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+class _Server(BaseHTTPRequestHandler):
+    """Says the same to each who connects."""
 
-        def serve() -> None:
-            while True:
-                try:
-                    caller, _ = listening.accept()
-                except OSError:
-                    return
-                with caller, suppress(OSError):
-                    caller.sendall(words)
-                    caller.settimeout(5)
-                    caller.recv(4096)
+    words: ClassVar[bytes]
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield int(listening.getsockname()[1])
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    def handle(self) -> None:
+        self.wfile.write(self.words)
+        self.connection.settimeout(5)
+        self.connection.recv(4096)
+
+
+def server_that_says(said: bytes) -> AbstractContextManager[int]:
+    return answering(type("Server", (_Server,), {"words": said}))
 
 
 def codes(port: int) -> list[str]:
