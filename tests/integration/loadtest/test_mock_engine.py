@@ -144,7 +144,13 @@ async def test_a_baton_node_refuses_what_no_proxy_sends() -> None:
     """
     params = signed("decode", peer="tcp://127.0.0.1:1")
     leg = {**ASKED, "max_tokens": 1, "n": 1, "stream": False, FIELD: signed("prefill")}
-    wrong = [{"stream": True}, {"max_tokens": 2}, {"logprobs": 1}, {FIELD: {"baton": {}}}, {FIELD: params}]
+    wrong: list[dict[str, Any]] = [
+        {"stream": True},
+        {"max_tokens": 2},
+        {"logprobs": 1},
+        {FIELD: {"baton": {}}},
+        {FIELD: params},
+    ]
     async with mock("prefill", SECRET) as http:
         for body, status in ((leg, 200), (ASKED, 400), *(({**leg, **changes}, 400) for changes in wrong)):
             assert (await http.post(COMPLETIONS, json=body)).status_code == status

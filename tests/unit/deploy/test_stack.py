@@ -43,8 +43,8 @@ def test_what_each_process_is_told() -> None:
 
     Without a token of the launcher's the configuration's own counts.
     """
-    given = {"file": Path("/etc/baton.yaml"), "admin_token_file": Path("/run/admin.token")}
-    stack = plan(BatonConfig(), replace(AROUND, node_flags=("--dtype", "float32"), **given))
+    around = replace(AROUND, file=Path("/etc/baton.yaml"), admin_token_file=Path("/run/admin.token"))
+    stack = plan(BatonConfig(), replace(around, node_flags=("--dtype", "float32")))
 
     assert all(words_after(stack, member.name, "--config") == ["/etc/baton.yaml"] for member in stack.members)
     assert all(node.argv[-2:] == ("--dtype", "float32") for node in stack.nodes)

@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from baton.model_runner.watchdog import Ages
-from tests.gpu import e9_watchdog, e10_digests, rank
+from tests.gpu import e9_watchdog, rank
 from tests.gpu.harness import SCRIPTS, Scale, find_script, run_script
 from tests.gpu.late import LateAccelerator, late
 from tests.support.late_device import LateEvent, LateStream
@@ -40,6 +42,7 @@ def test_a_script_passes_with_what_the_product_has(name: str) -> None:
     assert result["versions"]["device"] == "simulated"
 
 
+NUMBERS: Final[Iterator[bytes]] = (bytes([number]) for number in range(256))
 UNRECORDED: Final = ModelStream(device_type="cuda", record=lambda: None, synchronize=lambda: None)
 # What is planted → by what: the thing, its attribute, what stands in its place.
 FAULTS: Final[dict[str, list[tuple[object, str, object]]]] = {
@@ -53,9 +56,8 @@ FAULTS: Final[dict[str, list[tuple[object, str, object]]]] = {
     "a wait for an event returns at once": [(LateEvent, "synchronize", lambda _: None)],
     "a preempted prompt goes on": [(FanOut, "void", lambda *_: None)],
     "no call is ever overdue": [(Ages, "find_overdue", lambda *_: None), (e9_watchdog, "HERE_S", 0.3)],
-    "no two digests agree": [(e10_digests.RegionDigests, "__call__", lambda *_: next(NUMBERS))],
+    "no two digests agree": [(RegionDigests, "__call__", lambda *_: next(NUMBERS))],
 }
-NUMBERS: Final = (bytes([number]) for number in range(256))
 
 
 @pytest.mark.parametrize(
