@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,40 +15,32 @@ HELD = 16  # letters of a message in a row that a test has to name
 FILLED_IN = re.compile(r"'[^']*'|…|\d+")
 
 
-def nodes(folders: Sequence[str]) -> Iterator[ast.AST]:
-    for folder in folders:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            if file != Path(__file__):
-                yield from ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-
-
-def texts(folders: Sequence[str]) -> list[str]:
-    """All texts in the code; of an f-string the parts between what is filled in."""
-    found = nodes(folders)
-    return [node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+@cache
+def code() -> list[ast.AST]:
+    files = [file for folder in ROOMS for file in sorted((ROOT / folder).rglob("*.py"))]
+    return [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
 
 
 @cache
 def literals() -> str:
-    return "\n".join(texts(ROOMS))
+    """All texts in the code; of an f-string the parts between what is filled in."""
+    return "\n".join(node.value for node in code() if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 @cache
 def read_by_tests() -> str:
-    """All texts of tests, patterns without their backslashes, and those of the constants that they name."""
-    named = {
-        node.attr if isinstance(node, ast.Attribute) else node.id
-        for node in nodes(TESTS)
-        if isinstance(node, ast.Attribute | ast.Name)
-    }
+    """The tests without comments and without the backslashes of patterns, and the texts of constants that they name."""
+    files = [file for folder in TESTS for file in (ROOT / folder).rglob("*.py") if file != Path(__file__)]
+    tests = re.sub(r"(?m)^\s*#.*|  # .*", "", "\n".join(file.read_text(encoding="utf-8") for file in files))
+    named = set(re.findall(r"\b[A-Z][A-Z_]+\b", tests))
     found = [
         str(node.value.value)
-        for node in nodes(ROOMS)
+        for node in code()
         if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Constant)
         for target in ([node.target] if isinstance(node, ast.AnnAssign) else node.targets)
         if isinstance(target, ast.Name) and target.id in named
     ]
-    return "\n".join([*texts(TESTS), *found]).replace("\\", "")
+    return "\n".join([tests.replace("\\", ""), *found])
 
 
 def quoted() -> list[str]:

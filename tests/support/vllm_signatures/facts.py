@@ -39,6 +39,7 @@ def ours() -> Code:
     return Code(ROOT, FILES, installed())
 
 
+@cache
 def wanted(code: Code | None = None) -> list[str]:
     """Return the keys that a version is asked for."""
     code = code or ours()

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ class Imported(NamedTuple):
         return f"{self.module}.{self.name}"
 
 
+@cache
 def imports() -> list[Imported]:
     """Every import of vLLM in the rooms that run beside it, but those for type checkers."""
     return [found for file in FILES for found in _of(ast.parse(file.read_text()).body, file, guarded=False)]

@@ -1,7 +1,5 @@
-import dataclasses
 import itertools
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ SOURCES = ("default", "file", "environment", "flag")
 
 
 def test_nothing_given_is_the_default(tmp_path: Path) -> None:
-    """Without file, environment and flags the configuration is the schema's, and every origin says so."""
     loaded = load({}, {"PATH": "/bin"}, None)
 
     assert loaded.config == BatonConfig()
@@ -32,7 +29,6 @@ def test_nothing_given_is_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [set(chosen) for n in range(4) for chosen in itertools.combinations(SOURCES[1:], n)])
 def test_the_strongest_source_wins(tmp_path: Path, given: set[str]) -> None:
-    """Flag over environment over file over default, for every combination of them."""
     file = write(tmp_path, {"proxy": {"port": 1}}) if "file" in given else None
     environ = {"BATON_PROXY_PORT": "2"} if "environment" in given else {}
     flags = {"proxy.port": "3"} if "flag" in given else {}
@@ -50,7 +46,6 @@ def test_the_strongest_source_wins(tmp_path: Path, given: set[str]) -> None:
 
 
 def test_sources_are_merged_field_by_field(tmp_path: Path) -> None:
-    """A flag for one field of a section leaves the file's other fields standing."""
     file = write(tmp_path, {"proxy": {"port": 1, "host": "10.0.0.1"}, "serve": {"prefill": 3}})
 
     config = load({"proxy.port": 9}, {"BATON_SERVE_DECODE": "4"}, file).config
@@ -59,24 +54,7 @@ def test_sources_are_merged_field_by_field(tmp_path: Path) -> None:
     assert (config.serve.prefill, config.serve.decode) == (3, 4)
 
 
-def test_a_whole_configuration_survives_a_round_trip(tmp_path: Path) -> None:
-    """Every setting can be written into a file, and into the environment, and comes back as it was."""
-    wanted = BatonConfig(
-        cluster=dataclasses.replace(BatonConfig().cluster, secret_file=Path("/run/secret")),
-        proxy=dataclasses.replace(BatonConfig().proxy, prefill=("http://a:1", "http://b:2"), when_no_prefill="refuse"),
-        prefill_node=dataclasses.replace(BatonConfig().prefill_node, beside=({"kv_connector": "X", "n": [1, {}]},)),
-        decode_node=dataclasses.replace(BatonConfig().decode_node, vllm_args=("--dtype", "float32")),
-        serve=dataclasses.replace(BatonConfig().serve, pin_cores=False, start_timeout_s=0.5),
-    )
-    plain = {section: plain_fields(body) for section, body in dataclasses.asdict(wanted).items()}
-    environ = {environment_name(key): text for key, text in as_text(wanted)}
-
-    assert load({}, {}, write(tmp_path, plain)).config == wanted
-    assert load({}, environ, None).config == wanted
-
-
 def test_every_setting_has_a_variable_of_its_own() -> None:
-    """No two settings share an environment variable."""
     assert len({environment_name(key) for key in HINTS}) == len(HINTS)
     assert environment_name("prefill_node.vllm_args") == "BATON_PREFILL_NODE_VLLM_ARGS"
     assert flag_name("cluster.secret_file") == "--secret-file"
@@ -84,7 +62,6 @@ def test_every_setting_has_a_variable_of_its_own() -> None:
 
 @pytest.mark.parametrize("key", HINTS)
 def test_an_unknown_key_names_the_nearest_right_one(tmp_path: Path, key: str) -> None:
-    """A slip in any key, in the file or the environment, is answered with the key that was meant."""
     section, _, name = key.partition(".")
     slipped = name[:-1] + "q" + name[-1:]
 
@@ -129,7 +106,6 @@ def test_an_unknown_section_names_the_nearest_right_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_value_is_told_with_what_was_expected(tmp_path: Path, key: str, value: object, expected: str) -> None:
-    """The sentence names the file, the key, the expectation and the value."""
     section, _, name = key.partition(".")
 
     found = problems({section: {name: value}}, tmp_path)
@@ -138,7 +114,6 @@ def test_a_wrong_value_is_told_with_what_was_expected(tmp_path: Path, key: str, 
 
 
 def test_a_wrong_value_names_its_variable_or_flag(tmp_path: Path) -> None:
-    """The sentence says where the value stands, not only which setting it is."""
     with pytest.raises(ConfigError) as caught:
         load({"proxy.port": "x"}, {"BATON_PROXY_PORT": "y"}, None)
 
@@ -164,7 +139,6 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, expected: str) -> None:
-    """Broken YAML, lists, bare values, doubled keys and object tags are each named."""
     file = tmp_path / "baton.yaml"
     file.write_text(text)
 
@@ -175,7 +149,6 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, expected:
 
 
 def test_empty_files_and_sections_change_nothing(tmp_path: Path) -> None:
-    """A file of comments, and a section whose lines are all commented out, are fine."""
     file = tmp_path / "baton.yaml"
     for text in ("", "# nothing", "proxy:\nserve:\n"):
         file.write_text(text)
@@ -212,10 +185,12 @@ def test_verification_is_off_full_or_a_sample(tmp_path: Path, word: str) -> None
         ("prefill_node.vllm_args", """--override '{"a": 1, "b": 2}'""", ("--override", '{"a": 1, "b": 2}')),
         ("cluster.secret_file", "~/s", Path("/home/ada/s")),
         ("cluster.secret_file", "", None),
+        ("serve.start_timeout_s", "0.5", 0.5),
+        ("proxy.when_no_prefill", "refuse", "refuse"),
+        ("decode_node.beside", '[{"kv_connector": "X", "n": [1, {}]}]', ({"kv_connector": "X", "n": [1, {}]},)),
     ],
 )
 def test_values_are_read_from_text(monkeypatch: pytest.MonkeyPatch, key: str, text: str, value: object) -> None:
-    """The environment knows only text."""
     monkeypatch.setenv("HOME", "/home/ada")
 
     config = load({}, {environment_name(key): text}, None).config
@@ -225,37 +200,15 @@ def test_values_are_read_from_text(monkeypatch: pytest.MonkeyPatch, key: str, te
 
 
 def write(folder: Path, document: Mapping[str, Any]) -> Path:
-    """Write a `baton.yaml` and return its path."""
     file = folder / "baton.yaml"
     file.write_text(yaml.safe_dump(dict(document)))
     return file
 
 
 def problems(document: Mapping[str, Any], folder: Path, environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return what is wrong with a file and an environment."""
     with pytest.raises(ConfigError) as caught:
         load({}, environ or {}, write(folder, document))
     return list(caught.value.problems)
-
-
-def plain_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section as YAML holds it."""
-    return {
-        name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
-        for name, value in body.items()
-    }
-
-
-def as_text(config: BatonConfig) -> Iterator[tuple[str, str]]:
-    """Yield every key with its value as an environment variable holds it."""
-    for key in HINTS:
-        section, _, name = key.partition(".")
-        value = getattr(getattr(config, section), name)
-        if name == "beside":
-            yield key, json.dumps(value)
-            continue
-        separator = " " if name == "vllm_args" else ","
-        yield key, separator.join(value) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
 @pytest.mark.parametrize("name", READ_ELSEWHERE)

@@ -8,7 +8,6 @@ A, B, C = b"secret A, in use", b"secret B, to come", b"secret C, later on"
 
 
 def test_keys_differ_by_purpose_and_by_secret() -> None:
-    """A key for one purpose tells nothing about another, and two clusters share none."""
     ours, theirs = ClusterSecret(b"a" * 16), ClusterSecret(b"b" * 16)
 
     keys = {secret.derive(purpose) for secret in (ours, theirs) for purpose in ("one", "two")}
@@ -26,14 +25,12 @@ def test_the_node_token_is_printable_and_not_the_secret() -> None:
 
 
 def test_a_secret_is_never_shown() -> None:
-    """Neither `repr` nor a format string leaks it into a log."""
     secret = ClusterSecret(b"do-not-print-this")
 
     assert "print" not in f"{secret} {secret!r}"
 
 
 def test_generated_secrets_are_long_and_different() -> None:
-    """Two calls never agree, and each secret is accepted."""
     first, second = generate_secret(), generate_secret()
 
     assert first != second
@@ -41,7 +38,6 @@ def test_generated_secrets_are_long_and_different() -> None:
 
 
 def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
-    """The sentence names the path and the reason."""
     with pytest.raises(SecretError, match="nowhere: No such file"):
         read_secret(tmp_path / "nowhere")
 
@@ -59,14 +55,12 @@ def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_may_hold_two_secrets_and_comments(tmp_path: Path) -> None:
-    """One a line, in order; empty lines and comments do not count."""
     secret = write(tmp_path / "secret", b"# the cluster's", A, b"", b"  # since May", b"  " + B + b"\r", b"")
 
     assert secret.values == (A, B)
 
 
 def test_the_first_is_used_and_both_are_accepted() -> None:
-    """The one rule of a rotation."""
     both, only_b = ClusterSecret(A, B), ClusterSecret(B)
 
     assert both.derive("x") == ClusterSecret(A).derive("x")
@@ -87,7 +81,6 @@ def test_tokens_are_accepted_between_neighbouring_steps_of_a_rotation(
 
 @pytest.mark.parametrize("token", [b"", b"Bearer", b"\xff" * 64, ClusterSecret(C).node_token().encode()])
 def test_other_tokens_are_not_accepted(token: bytes) -> None:
-    """Neither nonsense nor another cluster's token."""
     assert not ClusterSecret(A, B).accepts_node_token(token)
 
 

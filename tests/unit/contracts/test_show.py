@@ -10,7 +10,6 @@ from baton.contracts.configuration.show import effective, reference
 
 
 def test_the_effective_configuration_names_each_origin(tmp_path: Path) -> None:
-    """Each line says where its value came from."""
     shown = effective(load({"proxy.port": "9"}, {"BATON_SERVE_DECODE": "2"}, None))
 
     lines = [line.split() for line in shown.splitlines()]
@@ -59,7 +58,6 @@ def test_the_reference_explains_settings() -> None:
     ],
 )
 def test_secrets_among_vllms_flags_are_masked(given: list[str], shown: str) -> None:
-    """Keys and tokens are not printed, whatever way they are written; other flags are."""
     text = effective(load({"prefill_node.vllm_args": given}, {}, None))
 
     assert f"vllm_args: {shown}" in text

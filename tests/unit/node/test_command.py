@@ -13,7 +13,6 @@ from baton.prefill_node import __main__ as prefill_main
 
 
 def test_our_flags_become_settings_and_the_others_pass_on() -> None:
-    """Values of foreign flags stay with them."""
     line = parse(
         "prefill", ["--model", "/m", "--dtype", "float32", "--port=8101", "--layer-sync", "forward", "-tp", "2"]
     )
@@ -27,7 +26,6 @@ def test_our_flags_become_settings_and_the_others_pass_on() -> None:
 
 
 def test_settings_belong_to_the_nodes_own_section() -> None:
-    """The same flag means the decode node's setting there."""
     line = parse("decode", ["--advertise-host", "10.0.0.5", "--secret-file", "s", "--config", "b.yaml"])
 
     assert line.overrides == {"decode_node.advertise_host": "10.0.0.5", "cluster.secret_file": "s"}
@@ -56,7 +54,6 @@ def test_flags_of_the_command_line_follow_those_of_the_file() -> None:
 def test_a_node_runs_with_its_role_and_a_folder_of_its_own(
     role: Role, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is private, there while the node runs, and gone afterwards."""
     runs: list[tuple[Role, BatonConfig, Path, int]] = []
 
     def run(role: Role, config: BatonConfig, runtime_dir: Path, *, own_flags: list[str]) -> None:
@@ -77,7 +74,6 @@ def test_a_node_runs_with_its_role_and_a_folder_of_its_own(
 
 
 def test_mistakes_in_the_configuration_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them, with exit status 2."""
     file = tmp_path / "baton.yaml"
     file.write_text("decode_node: {modle: x}\n")
 

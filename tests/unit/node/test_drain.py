@@ -3,26 +3,21 @@ import json
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, NODE_PATH
-from baton.contracts.secret import ClusterSecret
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.drain import Drain, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
-from baton.node.middleware import GateSettings, NodeMiddleware
 from tests.support.asgi import Exchange, Recorder, body_of, http
+from tests.unit.node.test_middleware import COMPLETIONS, SECRET, gate
 
-SECRET = ClusterSecret(b"the secret of this cluster")
 TOKEN = [("authorization", f"Bearer {SECRET.node_token()}")]
 
 
 class Node:
-    """A drain, and whether it has stopped its node."""
-
     def __init__(self, pending: Callable[[], Awaitable[int]] = nothing, timeout_s: float = 30.0) -> None:
         self.stopped = asyncio.Event()
         self.drain = Drain(timeout_s, pending, self.stopped.set)
@@ -57,7 +52,6 @@ async def test_running_requests_and_transfers_end_first() -> None:
 
 
 async def test_the_wait_is_bounded() -> None:
-    """A request that never ends does not keep the node for ever."""
     node = Node(timeout_s=0.1)
     with node.drain.request():
         node.drain.ask()
@@ -94,7 +88,6 @@ async def test_a_silent_connector_is_waited_for_as_long_as_anything_else(*, goes
 
 
 async def test_asked_again_it_stops_at_once() -> None:
-    """A second request to drain means that the node shall stop without waiting."""
     node = Node()
     with node.drain.request():
         node.drain.ask()
@@ -147,24 +140,14 @@ async def test_a_draining_gate_refuses_work_and_answers_the_node_api(
     stopped = asyncio.Event()
     monkeypatch.setattr("baton.node.drain._stop_vllm", stopped.set)
     app = Recorder()
-    gate = NodeMiddleware(
-        app,
-        GateSettings(
-            role="prefill",
-            roles=frozenset({"prefill"}),
-            model="/m",
-            secret=SECRET,
-            runtime_dir=Path("/nowhere"),
-            drain_timeout_s=30,
-        ),
-    )
-    gate._drain.ask()
+    node = gate(app, "prefill")
+    node._drain.ask()
 
-    refused = await Exchange(http("POST", "/v1/completions"), body_of(b"{}")).run(gate)
-    described = await Exchange(http("GET", NODE_PATH, TOKEN)).run(gate)
+    refused = await Exchange(http("POST", COMPLETIONS), body_of(b"{}")).run(node)
+    described = await Exchange(http("GET", NODE_PATH, TOKEN)).run(node)
     cancel = body_of(json.dumps({"transfer_ids": ["a" * 32]}).encode())
-    cancelled = await Exchange(http("POST", CANCEL_PATH, TOKEN), cancel).run(gate)
-    await Exchange(http("GET", "/health")).run(gate)
+    cancelled = await Exchange(http("POST", CANCEL_PATH, TOKEN), cancel).run(node)
+    await Exchange(http("GET", "/health")).run(node)
     await asyncio.sleep(0.1)
 
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")

@@ -77,7 +77,6 @@ def test_a_process_that_does_not_end_by_itself_is_ended() -> None:
 
 
 async def test_a_watch_that_is_stopped_looks_no_more(state: SimpleNamespace) -> None:
-    """Twice is as good as once."""
     watch = EngineWatch(state)
     watch.stop()
     watch.start()
@@ -89,6 +88,5 @@ async def test_a_watch_that_is_stopped_looks_no_more(state: SimpleNamespace) -> 
 
 
 async def watched(watch: EngineWatch) -> None:
-    """Wait for the watch's end."""
     assert watch._task is not None
     await asyncio.wait_for(watch._task, PATIENCE_S)

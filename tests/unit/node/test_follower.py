@@ -30,7 +30,6 @@ def test_the_first_host_may_finish_with_these_ranks() -> None:
 
 
 def test_a_second_sigterm_ends_it() -> None:
-    """A second signal means that the process shall stop without waiting."""
     Stop(60.0).take_signals()
     signal.raise_signal(signal.SIGTERM)
 
@@ -41,7 +40,6 @@ def test_a_second_sigterm_ends_it() -> None:
 
 
 def test_nothing_waits_for_a_first_host_that_never_ends() -> None:
-    """The time limit ends it."""
     Stop(0.01).take_signals()
     signal.raise_signal(signal.SIGTERM)
 
@@ -50,7 +48,6 @@ def test_nothing_waits_for_a_first_host_that_never_ends() -> None:
 
 
 def test_a_vllm_without_the_parser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than an error of some module."""
     monkeypatch.setattr(follower, "_PARSERS", ("no.such.module",))
 
     with pytest.raises(ImportError, match="parser of its server's arguments"):

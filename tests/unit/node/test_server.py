@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,6 @@ from tests.support.ports import free_port
 
 @pytest.fixture
 def config(tmp_path: Path) -> BatonConfig:
-    """A configuration with which a decode node would start."""
     (tmp_path / "secret").write_text("long enough to be a secret")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -46,7 +46,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
 
 
 def node(config: BatonConfig, **changes: object) -> BatonConfig:
-    """The configuration with changes to the decode node."""
     return replace(config, decode_node=replace(config.decode_node, **changes))  # type: ignore[arg-type]
 
 
@@ -54,7 +53,6 @@ def node(config: BatonConfig, **changes: object) -> BatonConfig:
 def test_a_checked_node_hands_over_to_vllm(
     config: BatonConfig, vllm: list[list[str]], tmp_path: Path, model_runner: str, worker: str
 ) -> None:
-    """Arguments, environment and gate are ready by then."""
     server.run("decode", node(config, model_runner=model_runner), tmp_path)
 
     ((*arguments,),) = vllm
@@ -86,7 +84,6 @@ def test_a_refusal_is_one_sentence_and_exit_status_2(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It names the value, says which node, and shows no stack."""
     with pytest.raises(SystemExit) as stopped:
         server.run("decode", node(config, **changes), tmp_path)
 
@@ -100,7 +97,6 @@ def test_a_refusal_is_one_sentence_and_exit_status_2(
 def test_a_prefill_nodes_control_port_must_be_free_too(
     config: BatonConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decode nodes dial it."""
     monkeypatch.setattr(server, "PORT_PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         section = replace(config.decode_node, control_port=taken.getsockname()[1])
@@ -128,16 +124,13 @@ def test_a_further_host_of_a_node_serves_no_http(
     assert followed[0][-len(FURTHER_HOST) :] == list(FURTHER_HOST)
 
 
+@pytest.mark.usefixtures("vllm")
 def test_being_stopped_while_starting_is_no_crash(
-    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal reaches us as KeyboardInterrupt until vLLM's server has handlers of its own."""
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     package = sys.modules["vllm.entrypoints.launchers.api_server"]
-    monkeypatch.setattr(package, "entry", SimpleNamespace(main=interrupted))
+    monkeypatch.setattr(package, "entry", Mock(main=Mock(side_effect=KeyboardInterrupt)))
     with pytest.raises(SystemExit) as stopped:
         server.run("decode", config, tmp_path)
     assert stopped.value.code == 130
@@ -161,13 +154,10 @@ def test_a_library_that_the_server_lacks_is_no_older_version(
     config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is vLLM's to tell."""
-
-    def broken() -> None:
-        raise ModuleNotFoundError("No module named 'x'", name="x")
-
     package = sys.modules["vllm.entrypoints.launchers.api_server"]
     monkeypatch.delattr(package, "entry")
-    monkeypatch.setattr(package, "__getattr__", lambda _: broken(), raising=False)
+    broken = Mock(side_effect=ModuleNotFoundError("No module named 'x'", name="x"))
+    monkeypatch.setattr(package, "__getattr__", broken, raising=False)
     with pytest.raises(ModuleNotFoundError):
         server.run("decode", config, tmp_path)
 
@@ -176,8 +166,6 @@ def test_a_library_that_the_server_lacks_is_no_older_version(
 def test_a_machine_that_vllm_or_the_transport_cannot_serve_is_refused_before_a_model_is_loaded(
     config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No vLLM, a device without a worker class, or one whose memory `tcp`, the default, cannot read."""
-
     def no_vllm() -> str:
         raise ImportError("No module named 'vllm'")
 

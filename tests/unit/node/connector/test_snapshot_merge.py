@@ -66,7 +66,6 @@ def test_engines_have_pools_and_addresses_of_their_own() -> None:
 
 
 def test_a_node_is_sound_if_all_of_its_engines_are() -> None:
-    """What one of them found is not lost beside another that found nothing."""
     sound = {
         "ok": True,
         "settled": True,

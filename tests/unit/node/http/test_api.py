@@ -29,7 +29,7 @@ FINGERPRINT = {
     "block_size_tokens": 128,
 }
 REGION = {"name": "l0", "layer": 0, "base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 9}
-WORKER = {
+WORKER: dict[str, Any] = {
     "incarnation": "00ff",
     "fingerprint": FINGERPRINT,
     "regions": [REGION],
@@ -38,14 +38,10 @@ WORKER = {
     "transfers": [],
     "totals": {"pushed_bytes": 1},
 }
-
-
-SCHEDULER = {"engines": 1, "control_addresses": ["tcp://10.0.0.5:9100"]}
+SCHEDULER: dict[str, Any] = {"engines": 1, "control_addresses": ["tcp://10.0.0.5:9100"]}
 
 
 class FakeConnector:
-    """Answers with what it is given, or not at all."""
-
     def __init__(self, worker: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None) -> None:
         self.worker = worker
         self.scheduler = SCHEDULER if scheduler is None else scheduler
@@ -86,14 +82,12 @@ async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, 
 
 
 async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
-    """What the node says about itself."""
     exchange = await ask(api, NODE_PATH, app=app)
     assert exchange.status == 200
     return cast("dict[str, Any]", json.loads(exchange.body))
 
 
 def vllm_app(served_model_name: list[str] | None, data_parallel_size: int = 4, **more: Any) -> Any:
-    """What vLLM's server keeps in its application."""
     parallel = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=data_parallel_size)
     config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(max_model_len=4096))
     arguments = SimpleNamespace(served_model_name=served_model_name, model="/m")
@@ -101,7 +95,6 @@ def vllm_app(served_model_name: list[str] | None, data_parallel_size: int = 4, *
 
 
 async def test_the_api_is_read_only() -> None:
-    """Other methods are refused with the ones that exist."""
     exchange = await ask(node_api(FakeConnector(WORKER)), NODE_PATH, method="POST")
 
     assert (exchange.status, exchange.headers["allow"]) == (405, "GET, HEAD")
@@ -130,17 +123,18 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
     assert late["control_addresses"] == ["a,b", "c,d"]
 
 
-async def test_a_node_that_sends_and_receives_says_so_if_its_connector_does() -> None:
-    """An older connector says nothing."""
-    unable = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": False})))
-    able = await describe(node_api(FakeConnector(WORKER, SCHEDULER | {"both_ways": True})))
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        ({"both_ways": False}, {"both_ways": False}),
+        ({"both_ways": True}, {"both_ways": True}),
+        ({"control_addresses": [""]}, {"control_addresses": []}),  # of a decode node
+    ],
+)
+async def test_what_the_scheduler_knows_is_said(scheduler: dict[str, Any], said: dict[str, Any]) -> None:
+    info = await describe(node_api(FakeConnector(WORKER, SCHEDULER | scheduler)))
 
-    assert (unable["both_ways"], able["both_ways"]) == (False, True)
-
-
-async def test_a_decode_node_has_no_control_address() -> None:
-    info = await describe(node_api(FakeConnector(WORKER, {"engines": 1, "control_addresses": [""]})))
-    assert info["control_addresses"] == []
+    assert info | said == info
 
 
 async def test_a_node_starts_until_its_connector_knows_its_cache_and_may_recover() -> None:
@@ -285,7 +279,6 @@ async def test_what_the_integrity_check_finds_is_passed_on() -> None:
 
 
 async def test_refusals_of_all_parts_are_added_up() -> None:
-    """One mapping tells what this node turned away, wherever it did."""
     worker = WORKER | {"refused": {"malformed": 2, "bad_signature": 1}}
     api = node_api(FakeConnector(worker, {"refused": {"bad_signature": 3}}))
     await ask(api, NODE_PATH, token="wrong")

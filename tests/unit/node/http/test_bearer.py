@@ -1,6 +1,5 @@
 import logging
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,6 +7,7 @@ from baton.contracts.http import NODE_PATH
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.http.bearer import BearerGate
+from tests.support.asgi import Exchange, http
 
 OLD = b"the secret that is being replaced"
 SECRET = ClusterSecret(b"the secret of this cluster", OLD)
@@ -29,20 +29,12 @@ TOKEN = SECRET.node_token()
     ],
 )
 async def test_the_token_is_shown_as_a_bearers(header: str, *, enters: bool) -> None:
-    """Any other scheme, or none, is refused, counted, and told which one is wanted."""
     refusals = Refusals(logging.getLogger(__name__))
-    sent: list[Any] = []
+    exchange, connection = Exchange(http("GET", NODE_PATH, [("authorization", header)])), Mock()
+    exchange.scope["extensions"] = {"baton.connection": connection}
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    assert await BearerGate(SECRET, refusals).lets_in(exchange.scope, exchange.send) is enters
 
-    proofs: list[bool] = []
-    connection = SimpleNamespace(prove=lambda: proofs.append(True))
-    scope: dict[str, Any] = {"type": "http", "path": NODE_PATH, "headers": [(b"authorization", header.encode())]}
-    scope["extensions"] = {"baton.connection": connection}
-
-    assert await BearerGate(SECRET, refusals).lets_in(scope, send) is enters
-
-    assert proofs == [True] * enters  # such a connection makes way last
+    assert connection.prove.called is enters  # such a connection makes way last
     assert refusals.snapshot() == ({} if enters else {"bad_token": 1})
-    assert [each["status"] for each in sent if "status" in each] == ([] if enters else [401])
+    assert [each["status"] for each in exchange.sent if "status" in each] == ([] if enters else [401])

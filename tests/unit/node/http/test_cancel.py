@@ -20,8 +20,6 @@ A, B = "a" * 32, "b" * 32
 
 
 class FakeConnector:
-    """Notes what it is told; one transfer is open."""
-
     def __init__(self, *, silent: bool = False) -> None:
         self.told: list[list[str]] = []
         self._silent = silent
@@ -42,12 +40,10 @@ async def ask(connector: FakeConnector, messages: list[Message], *, method: str 
 
 
 def cancels(*transfer_ids: Any) -> list[Message]:
-    """A request's body."""
     return body_of(json.dumps({"transfer_ids": transfer_ids}).encode())
 
 
 async def test_transfers_are_cancelled() -> None:
-    """Each id is passed on once; the answer says how many were open."""
     connector = FakeConnector()
 
     exchange = await ask(connector, cancels(A, B, A))
@@ -72,7 +68,6 @@ async def test_transfers_are_cancelled() -> None:
     ids=["empty", "no JSON", "deep", "a list", "no ids", "text", "upper case", "null", "too many"],
 )
 async def test_what_is_no_list_of_ids_is_refused(body: bytes) -> None:
-    """With a sentence, and before the connector is asked."""
     connector = FakeConnector()
 
     exchange = await ask(connector, body_of(body[:MAX_BODY_BYTES]))
@@ -92,7 +87,6 @@ async def test_as_many_as_are_allowed_fit() -> None:
 
 
 async def test_other_methods_and_bodies_without_end_are_refused() -> None:
-    """The second as soon as it is too large."""
     other = await ask(FakeConnector(), [], method="GET")
     piece = b" " * 50_000
 
@@ -101,7 +95,6 @@ async def test_other_methods_and_bodies_without_end_are_refused() -> None:
 
 
 async def test_a_caller_that_leaves_amid_its_body_is_forgotten() -> None:
-    """Nothing is passed on and nothing answered."""
     connector = FakeConnector()
 
     exchange = await ask(connector, [{"type": "http.request", "body": b"{", "more_body": True}])

@@ -68,13 +68,11 @@ async def node() -> Node:
 
 @pytest.fixture
 async def hasty() -> Node:
-    """One that does not wait for long."""
     return Node(0.05, 0.1)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST / HT", HEAD, HEAD + b"ab"])
 async def test_what_never_becomes_a_request_is_closed(hasty: Node, sent: bytes) -> None:
-    """Nothing, half a head, half a body."""
     _, transport = await hasty.connected(sent)
     await asyncio.sleep(0.5)
 
@@ -82,7 +80,6 @@ async def test_what_never_becomes_a_request_is_closed(hasty: Node, sent: bytes) 
 
 
 async def test_bytes_that_come_slowly_win_no_time(hasty: Node) -> None:
-    """Neither in a head nor in a body."""
     slow = [await hasty.connected(HEAD[:20]), await hasty.connected(HEAD.replace(b"4", b"400"))]
     for _ in range(30):
         for made, transport in slow:
@@ -94,7 +91,6 @@ async def test_bytes_that_come_slowly_win_no_time(hasty: Node) -> None:
 
 
 async def test_a_request_that_is_whole_has_its_time(hasty: Node) -> None:
-    """An answer may take long."""
     _, transport = await hasty.connected(WHOLE)
     await asyncio.sleep(0.3)
     closed_before = transport.closing

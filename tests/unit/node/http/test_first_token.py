@@ -9,6 +9,7 @@ from baton.node.http.asgi import Message
 from baton.node.http.first_token import hold_stream
 from baton.node.http.frontend_digest import frontend_digest
 from baton.node.http.token_ids import TokenLog, name_tokens
+from tests.support.asgi import Exchange
 
 
 class Connector:
@@ -36,12 +37,9 @@ def body(data: bytes) -> Message:
 
 async def test_the_first_event_is_held_until_the_decode_node_has_room() -> None:
     """The head goes out at once, and so do comments and later events; what is known of tokens by then stands before the event."""
-    connector, log, sent = Connector(), TokenLog(), list[Message]()
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    named = hold_stream(name_tokens(send, log), "a", cast("Any", connector), 2.5, log)
+    connector, log, exchange = Connector(), TokenLog(), Exchange({})
+    sent = exchange.sent
+    named = hold_stream(name_tokens(exchange.send, log), "a", cast("Any", connector), 2.5, log)
     await named(HEAD)
     await named(body(b": ping\n\n"))
     log.add(0, [17], ended=False)
@@ -60,15 +58,12 @@ async def test_the_first_event_is_held_until_the_decode_node_has_room() -> None:
 @pytest.mark.parametrize("ids", [[], [17]])
 async def test_what_needs_no_decode_node_is_not_held(ids: list[int]) -> None:
     """An error of the server's; an answer that its own parameters, or the model, end with the first token."""
-    connector, log, sent = Connector(), TokenLog(), list[Message]()
+    exchange, log = Exchange({}), TokenLog()
     log.add(0, ids, ended=True)
 
-    async def send(message: Message) -> None:
-        sent.append(message)
+    await hold_stream(exchange.send, "a", cast("Any", Connector()), 2.5, log)(body(b'{"error":{}}'))
 
-    await hold_stream(send, "a", cast("Any", connector), 2.5, log)(body(b'{"error":{}}'))
-
-    assert sent == [body(b'{"error":{}}')]
+    assert exchange.sent == [body(b'{"error":{}}')]
 
 
 def test_a_digest_tells_servers_apart_that_stream_otherwise() -> None:

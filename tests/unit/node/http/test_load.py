@@ -10,7 +10,6 @@ from tests.unit.node.test_middleware import COMPLETIONS, gate, leg
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:
-    """An exception does not leave a count behind."""
     load = Load(CollectorRegistry())
 
     def fail_while_counted() -> None:
@@ -26,7 +25,6 @@ def test_what_is_in_flight_is_counted_and_given_back() -> None:
 
 
 def test_the_engines_own_numbers_are_those_that_vllm_shows() -> None:
-    """Sums over its engines, and the fullest cache."""
     registry = CollectorRegistry()
     for name, values in ((RUNNING, (3, 4)), (WAITING, (0, 2)), (KV_USAGE, (0.25, 0.5))):
         gauge = Gauge(name, "as vLLM has it", ("model_name", "engine"), registry=registry)

@@ -14,8 +14,6 @@ from baton.node.http.metrics import ConnectorMetrics
 
 
 class FakeConnector:
-    """Answers with what it is given, or not at all."""
-
     def __init__(self, scheduler: dict[str, Any] | None) -> None:
         self.scheduler = scheduler
         self.problem: NodeError = ConnectorSilentError("no snapshot")
@@ -41,7 +39,6 @@ def refusals() -> Refusals:
 def metrics_of(
     scheduler: dict[str, Any] | None, role: Role = "decode"
 ) -> tuple[ConnectorMetrics, FakeConnector, CollectorRegistry]:
-    """Series of a node, in a registry of their own."""
     connector, registry = FakeConnector(scheduler), CollectorRegistry()
     metrics = ConnectorMetrics(role, cast("ConnectorClient", connector), refusals(), registry)
     metrics.start()

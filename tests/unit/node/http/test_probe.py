@@ -22,8 +22,6 @@ PUSH = {"type": "push", "session": "h:1", "address": 4096, "size_bytes": MIB, "i
 
 
 class FakeEngines:
-    """Notes what it is asked; answers, or fails."""
-
     def __init__(self, place: Place) -> None:
         self.asked: list[Any] = []
         self.stopped = False
@@ -58,7 +56,6 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
 
 
 async def ask(body: object = None, *, method: str = "POST", raw: bytes = b"") -> tuple[int, Any]:
-    """Send one request; return status and answer."""
     api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
     headers = [("Authorization", f"Bearer {TOKEN}")]
     exchange = Exchange(http(method, PROBE_PATH, headers), body_of(raw or json.dumps(body).encode()))
@@ -68,7 +65,6 @@ async def ask(body: object = None, *, method: str = "POST", raw: bytes = b"") ->
 
 
 async def test_a_get_describes_the_machine() -> None:
-    """Limits and cards, with the transfer engine's address."""
     status, found = await ask(method="GET")
 
     assert status == 200
@@ -121,7 +117,6 @@ async def test_a_long_body_and_another_method_are_refused() -> None:
 
 @pytest.mark.parametrize("error", [ProbeBusyError("others are at it"), ProbeError("no port")])
 async def test_an_engine_that_cannot_be_had_is_said(engines: FakeEngines, error: Exception) -> None:
-    """The doctor tells the reason."""
     engines.error = error
 
     status, found = await ask(PUSH)

@@ -12,6 +12,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from baton.contracts.kv_transfer import CHOICE, FIELD
 from baton.node.http.asgi import Message
 from baton.node.http.token_ids import TokenLog, choice_of, logged, name_tokens, tap_outputs
+from tests.support.asgi import Exchange
 
 SIGNED = {FIELD: {"baton": {}}, "other": 1}
 
@@ -25,7 +26,6 @@ class Made(NamedTuple):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """With the hooks, until the test has ended."""
     processor: Any = object.__new__(OutputProcessor)
     processor.request_states = {}
     outputs: list[tuple[Any, ...]] = []
@@ -43,7 +43,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 def asked(name: str = "cmpl-x-0", sampling: Any = None) -> Any:
-    """A request on its way to the engine."""
     return SimpleNamespace(request_id=f"{name}-12345678", external_req_id=name, sampling_params=sampling)
 
 
@@ -149,7 +148,6 @@ def test_other_requests_keep_their_parameters(made: Made, extra: dict[str, Any] 
 
 
 def test_a_request_that_vllm_does_not_keep_is_left_alone(made: Made) -> None:
-    """There is no state to attach anything to."""
     with logged(TokenLog()):
         made.processor.add_request(SimpleNamespace(request_id="r", external_req_id=None, sampling_params=None), None)
 
@@ -166,18 +164,14 @@ def body(data: bytes, *, more: bool = True) -> Message:
 
 async def sent_of(log: TokenLog, *messages: Message | tuple[int, list[int]]) -> list[bytes]:
     """Send messages, and have tokens come in between; return the bodies."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    named = name_tokens(send, log)
+    exchange = Exchange({})
+    named = name_tokens(exchange.send, log)
     for message in messages:
         if isinstance(message, tuple):
             log.add(message[0], message[1], ended=False)
         else:
             await named(message)
-    return [message["body"] for message in sent if "body" in message]
+    return [message["body"] for message in exchange.sent if "body" in message]
 
 
 async def test_tokens_stand_before_the_next_event() -> None:
@@ -194,5 +188,4 @@ async def test_tokens_stand_before_the_next_event() -> None:
 
 @pytest.mark.parametrize("start", [head(kind=b"application/json"), head(500), {**head(), "headers": []}])
 async def test_other_bodies_are_untouched(start: Message) -> None:
-    """Whole answers and errors."""
     assert await sent_of(TokenLog(), start, (0, [5]), body(b"{}")) == [b"{}"]

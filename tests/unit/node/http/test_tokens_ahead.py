@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -10,6 +9,7 @@ from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT, TOKENS_TYPE
 from baton.node.http import tokens_ahead
 from baton.node.http.token_ids import TokenLog
 from baton.node.http.tokens_ahead import naming_ahead
+from tests.support.asgi import Exchange
 
 HEAD = {"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]}
 BODY = {"type": "http.response.body", "body": b'{"a": 1}'}
@@ -21,14 +21,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_answer_stands_behind_its_tokens() -> None:
-    """With its own status and headers."""
-    sent: list[Any] = []
-    log = TokenLog()
+    exchange, log = Exchange({}), TokenLog()
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async with naming_ahead(send, log) as answer:
+    async with naming_ahead(exchange.send, log) as answer:
         log.add(0, [5], ended=False)
         log.add(2, [6, 7], ended=False)
         await asyncio.sleep(0.1)
@@ -37,7 +32,7 @@ async def test_an_answer_stands_behind_its_tokens() -> None:
         await asyncio.sleep(0.05)  # nothing is named any more
         await answer(BODY)
 
-    start, lines, last = sent
+    start, lines, last = exchange.sent
     assert (start["status"], start["headers"]) == (200, [(b"content-type", TOKENS_TYPE.encode())])
     assert lines["body"] == TOKENS_COMMENT + b"0 5\n" + TOKENS_COMMENT + b"2 6,7\n"
     assert lines["more_body"]
@@ -53,15 +48,12 @@ async def test_an_answer_stands_behind_its_tokens() -> None:
 
 async def test_an_answer_that_is_there_first_is_sent_as_it_is() -> None:
     """So is an error before the first token."""
-    sent: list[Any] = []
+    exchange = Exchange({})
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async with naming_ahead(send, TokenLog()) as answer:
+    async with naming_ahead(exchange.send, TokenLog()) as answer:
         await asyncio.sleep(0.03)
         await answer(HEAD)
         await answer(BODY)
         await asyncio.sleep(0.03)
 
-    assert sent == [HEAD, BODY]
+    assert exchange.sent == [HEAD, BODY]

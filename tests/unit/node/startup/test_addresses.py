@@ -35,21 +35,18 @@ def test_a_node_advertises_its_host_or_the_first_external_address(
 
 
 def test_a_machine_without_external_address_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to guess."""
     monkeypatch.setattr(addresses, "first_external", lambda: None)
     with pytest.raises(StartRefusedError, match="advertise_host"):
         resolve(NodeConfig(host="0.0.0.0"))
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    """Peers would dial another machine."""
     with pytest.raises(StartRefusedError, match=EXTERNAL):
         resolve(NodeConfig(host="0.0.0.0", advertise_host=EXTERNAL))
 
 
 @pytest.mark.parametrize(("host", "setting"), [("no-such-host.invalid", "host"), ("0.0.0.0", "advertise_host")])
 def test_a_name_that_cannot_be_resolved_is_refused(host: str, setting: str) -> None:
-    """The sentence says which setting holds it."""
     with pytest.raises(StartRefusedError, match=rf"^{setting} 'no-such-host"):
         resolve(NodeConfig(host=host, advertise_host="no-such-host.invalid"))
 

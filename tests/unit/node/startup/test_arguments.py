@@ -15,7 +15,6 @@ ADDRESSES = Addresses(listen_host="0.0.0.0", advertise_host="node-1", data_host=
 
 
 def launch(traits: RoleTraits = PREFILL, *flags: str, device: str = "cpu", **changes: Any) -> Launch:
-    """A launch with `flags` for vLLM."""
     plain = Launch(
         traits=traits,
         node=NodeConfig(model="/models/m", port=8100, vllm_args=flags),
@@ -36,7 +35,6 @@ def value_after(arguments: list[str], flag: str) -> str:
 
 
 def test_the_server_gets_what_makes_it_a_node() -> None:
-    """Model, address, worker class and gate are always set."""
     arguments = vllm_arguments(launch())
 
     assert value_after(arguments, "--model") == "/models/m"
@@ -82,32 +80,28 @@ def test_a_decode_node_consumes_and_binds_no_control_port() -> None:
     assert not {"control_host", "control_port", "layerwise"} & set(config["kv_connector_extra_config"])
 
 
-@pytest.mark.parametrize("traits", [PREFILL, DECODE], ids=lambda traits: str(traits.role))
-def test_a_node_that_sends_and_receives_is_dialled_and_keeps_its_graphs(traits: RoleTraits) -> None:
-    """To vLLM it has both roles; a decode node pushes after the pass, so that it may capture whole passes."""
-    config = kv_transfer_config(launch(traits, transfer=TransferConfig(both_ways=True)))
+@pytest.mark.parametrize(
+    ("traits", "changes", "role", "port", "layerwise"),
+    [
+        # To vLLM it has both roles; a decode node pushes after the pass, so that it may capture whole passes.
+        (PREFILL, {"transfer": TransferConfig(both_ways=True)}, "kv_both", 9100, True),
+        (DECODE, {"transfer": TransferConfig(both_ways=True)}, "kv_both", 9100, False),
+        (PREFILL, {"node": NodeConfig(port=8100, control_port=7000)}, "kv_producer", 7000, True),
+        # No layer's hook has to run, so full graphs are fine.
+        (PREFILL, {"transfer": TransferConfig(layer_sync="forward")}, "kv_producer", 9100, False),
+    ],
+)
+def test_settings_decide_how_a_node_is_dialled_and_whether_it_pushes_layer_by_layer(
+    traits: RoleTraits, changes: dict[str, Any], role: str, port: int, layerwise: bool
+) -> None:
+    config = kv_transfer_config(launch(traits, **changes))
 
     extra = config["kv_connector_extra_config"]
-    assert (config["kv_role"], extra["role"], extra["control_port"]) == ("kv_both", traits.role, 9100)
-    assert extra.get("layerwise", False) is (traits is PREFILL)
-
-
-def test_a_control_port_can_be_named() -> None:
-    """Any port, in place of the one above HTTP's."""
-    config = kv_transfer_config(launch(node=NodeConfig(port=8100, control_port=7000)))
-
-    assert config["kv_connector_extra_config"]["control_port"] == 7000
-
-
-def test_whole_prompt_transfers_need_no_piecewise_graphs() -> None:
-    """With `layer_sync=forward` no layer's hook has to run, so full graphs are fine."""
-    config = kv_transfer_config(launch(transfer=TransferConfig(layer_sync="forward")))
-
-    assert config["kv_connector_extra_config"]["layerwise"] is False
+    assert (config["kv_role"], extra["role"], extra["control_port"]) == (role, traits.role, port)
+    assert extra.get("layerwise", False) is layerwise
 
 
 def test_connectors_beside_batons_stand_in_one_that_asks_all() -> None:
-    """What stands in `beside` is written into vLLM's MultiConnector."""
     node = NodeConfig(model="/models/m", port=8100, beside=({"kv_connector": "X", "kv_connector_extra_config": {}},))
 
     config = json.loads(value_after(vllm_arguments(launch(DECODE, node=node)), "--kv-transfer-config"))
@@ -130,17 +124,16 @@ def test_a_cpu_node_is_eager_and_has_a_modest_cache(device: str, is_small: bool)
 
 
 @pytest.mark.parametrize(
-    "flags", [("--no-enforce-eager",), ("-O2",), ("--compilation-config.mode", "0"), ("-cc.mode=0",)]
+    ("flags", "ours"),
+    [
+        *((flags, "--enforce-eager") for flags in (("--no-enforce-eager",), ("-O2",), ("-cc.mode=0",))),
+        (("--compilation-config.mode", "0"), "--enforce-eager"),
+        *(((flag, "1"), "4096") for flag in ("--kv-cache-memory-bytes", "--gpu-memory-utilization")),
+    ],
 )
-def test_the_user_may_choose_compilation(flags: tuple[str, ...]) -> None:
-    """Any flag about compilation turns the eager default off."""
-    assert "--enforce-eager" not in vllm_arguments(launch(PREFILL, *flags))
-
-
-@pytest.mark.parametrize("flag", ["--kv-cache-memory-bytes", "--gpu-memory-utilization"])
-def test_the_user_may_choose_the_cache_size(flag: str) -> None:
-    """Any flag about its memory turns the default off."""
-    assert vllm_arguments(launch(PREFILL, flag, "1")).count("4096") == 0
+def test_the_user_may_choose_compilation_and_the_cache_size(flags: tuple[str, ...], ours: str) -> None:
+    """Any flag about it turns the default off."""
+    assert ours not in vllm_arguments(launch(PREFILL, *flags))
 
 
 def test_the_users_flags_come_last_and_a_number_of_blocks_leaves_the_memory_as_it_is() -> None:

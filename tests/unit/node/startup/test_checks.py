@@ -12,7 +12,6 @@ from baton.node.startup import checks
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.2])
 def test_a_taken_port_is_refused(patience_s: float) -> None:
-    """The sentence names purpose, port and address; patience has an end."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartRefusedError, match=f"control port {port} on 127.0.0.1 is not free"):
@@ -57,7 +56,6 @@ def test_a_missing_model_is_refused(model: str, words: str, tmp_path: Path, monk
 
 
 def test_models_that_may_exist_pass(tmp_path: Path) -> None:
-    """A folder with a configuration, a file, or anything that the hub may know."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "m.gguf").touch()
     for model in (str(tmp_path), str(tmp_path / "m.gguf"), "Qwen/Qwen2.5-0.5B", "gpt2"):
@@ -76,7 +74,6 @@ def test_the_secret_must_be_set_readable_and_long_enough(tmp_path: Path) -> None
 
 
 def test_the_runtime_folder_must_hold_sockets(tmp_path: Path) -> None:
-    """It must be there, and short enough for the kernel."""
     checks.check_runtime_dir(Path("/tmp"))
     with pytest.raises(StartRefusedError, match="does not exist"):
         checks.check_runtime_dir(tmp_path / "none")
@@ -95,7 +92,6 @@ def test_the_runtime_folder_must_hold_sockets(tmp_path: Path) -> None:
     ],
 )
 def test_other_import_failures_are_explained(error: str, words: str) -> None:
-    """Not installed at all, or for a reason that we do not know."""
     assert words in checks.explain_import_failure(error)
 
 

@@ -12,39 +12,31 @@ from baton.node.startup.hosts import Hosts
 HERE = Addresses(listen_host="0.0.0.0", advertise_host="first", data_host="10.0.0.1")
 
 
-def test_one_rank_on_a_cpu_shares_the_engines_process() -> None:
-    """Eager, in one process, and without the variable that would override the cache's size."""
-    assert environment("cpu", ["--enforce-eager"], 2, {}) == {
-        "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": None,
-    }
-
-
-def test_a_compiled_server_keeps_the_compiler_and_what_the_user_has_set_stays() -> None:
-    """All but the variable that contradicts a flag."""
-    found = environment("cpu", ["--enforce-eager"], 2, {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"})
-
-    assert found == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
-    assert "TORCHDYNAMO_DISABLE" not in environment("cpu", ["--no-enforce-eager"], 2, {})
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+# Ranks live in processes of their own, unbound: automatic binding wants a NUMA node each.
+UNBOUND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": None}
 
 
 @pytest.mark.parametrize(
-    ("flags", "threads"), [(["-tp", "2"], "4"), (["-tp=2", "-pp", "2"], "2"), (["-tp", "16"], "1")]
+    ("flags", "current", "expected"),
+    [
+        (["--enforce-eager"], {}, ONE_PROCESS | EAGER),
+        # What the user has set stays, but for the variable that would override a flag.
+        (["--enforce-eager"], {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"}, ONE_PROCESS),
+        (["--no-enforce-eager"], {}, ONE_PROCESS),
+        (["-tp", "2"], {}, UNBOUND | {"OMP_NUM_THREADS": "4"}),
+        (["-tp=2", "-pp", "2"], {}, UNBOUND | {"OMP_NUM_THREADS": "2"}),
+        (["-tp", "16"], {}, UNBOUND | {"OMP_NUM_THREADS": "1"}),
+        # Of four ranks two are on another host.
+        (["-tp", "4", "--nnodes", "2", "--master-addr", "10.0.0.1"], {}, UNBOUND | {"OMP_NUM_THREADS": "4"}),
+    ],
 )
-def test_several_ranks_share_the_cores(flags: list[str], threads: str) -> None:
-    """They live in processes of their own, unbound: automatic binding wants a NUMA node each."""
-    found = environment("cpu", flags, 8, {})
-
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in found
-    assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["OMP_NUM_THREADS"]) == ("nobind", threads)
-
-
-def test_ranks_of_other_hosts_take_no_cores_here() -> None:
-    """A node of four ranks on two hosts has two here."""
-    flags = ["-tp", "4", "--nnodes", "2", "--master-addr", "10.0.0.1"]
-
-    assert environment("cpu", flags, 8, {})["OMP_NUM_THREADS"] == "4"
+def test_the_ranks_of_a_cpu_node_share_its_eight_cores(
+    flags: list[str], current: dict[str, str], expected: dict[str, str | None]
+) -> None:
+    """One rank alone shares the engine's process."""
+    assert environment("cpu", flags, 8, current) == expected
 
 
 def test_hosts_of_a_node_find_each_other_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +81,6 @@ def test_ours_is_made_for_vllm_s_first_model_runner() -> None:
 
 @pytest.mark.parametrize(("device", "model_runner"), [("cuda", "baton"), ("npu", "baton"), ("cpu", "auto")])
 def test_who_asks_for_both_is_told(device: str, model_runner: str) -> None:
-    """Neither is silently preferred."""
     with pytest.raises(
         StartRefusedError, match=r"VLLM_USE_V2_MODEL_RUNNER=1 .* needs V1: unset it, or set model_runner"
     ):
@@ -97,7 +88,6 @@ def test_who_asks_for_both_is_told(device: str, model_runner: str) -> None:
 
 
 def test_changes_are_applied() -> None:
-    """Set, and removed whether there or not."""
     environ = {"a": "1", "b": "2"}
     apply({"a": None, "c": "3", "d": None}, environ)
     assert environ == {"b": "2", "c": "3"}

@@ -4,27 +4,17 @@ from baton.node.errors import StartRefusedError
 from baton.node.startup.flags import OWNED, count_of, given, ranks_of, refuse_owned, value_of
 
 
-@pytest.mark.parametrize("flag", sorted(OWNED))
-def test_every_owned_flag_is_refused_with_its_name(flag: str) -> None:
-    """A flag that the node sets itself stops the start, and the sentence names it."""
-    with pytest.raises(StartRefusedError, match=flag):
-        refuse_owned([flag, "value"])
-
-
 @pytest.mark.parametrize(
     "spelling",
     [
-        "--kv_transfer_config",
-        "--kv-transfer-config={}",
-        "--kv-transfer-config.kv_role",
-        "--kv-transfer",
-        "--disable_log_stats",
-        "--por",
+        *sorted(OWNED),
+        *("--kv_transfer_config", "--kv-transfer-config={}", "--kv-transfer-config.kv_role", "--kv-transfer"),
+        *("--disable_log_stats", "--por"),
     ],
 )
-def test_other_spellings_of_an_owned_flag_are_refused_too(spelling: str) -> None:
+def test_an_owned_flag_is_refused_in_every_spelling(spelling: str) -> None:
     """The parser of vLLM also takes underscores, `=`, dotted keys and prefixes."""
-    with pytest.raises(StartRefusedError):
+    with pytest.raises(StartRefusedError, match=spelling.partition("=")[0]):
         refuse_owned(["--dtype", "float32", spelling, "x"])
 
 
@@ -65,7 +55,6 @@ def test_a_flag_is_found_in_any_spelling(argument: str, flag: str) -> None:
 
 
 def test_the_last_value_wins() -> None:
-    """As in argparse; both spellings of a value count."""
     assert value_of(["--dtype", "auto", "--dtype=float32"], "--dtype") == "float32"
     assert value_of(["--dtype=float32", "--dtype", "auto"], "--dtype") == "auto"
     assert value_of(["--dtype"], "--dtype") is None
@@ -73,7 +62,6 @@ def test_the_last_value_wins() -> None:
 
 
 def test_counts_default_to_one_and_must_be_positive() -> None:
-    """A rank count that is no number is named before anything starts."""
     assert count_of([], "--tensor-parallel-size", "-tp") == 1
     assert count_of(["-tp", "2"], "--tensor-parallel-size", "-tp") == 2
     for text in ("two", "0", "-1"):

@@ -25,7 +25,6 @@ def test_a_node_is_on_one_host_unless_told_otherwise() -> None:
     ],
 )
 def test_ranks_are_divided_among_the_hosts(flags: tuple[str, ...], found: Hosts) -> None:
-    """In their order, as vLLM does it; `--headless` goes without saying."""
     assert hosts_of(flags) == found
     assert found.first_rank == found.rank * found.ranks_here
     assert found.follows == (found.rank > 0)
@@ -51,6 +50,5 @@ def test_ranks_are_divided_among_the_hosts(flags: tuple[str, ...], found: Hosts)
     ],
 )
 def test_what_contradicts_itself_or_cannot_be_is_refused(flags: tuple[str, ...], words: str) -> None:
-    """In one sentence, before anything starts."""
     with pytest.raises(StartRefusedError, match=words):
         hosts_of(flags)

@@ -21,7 +21,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_libraries_below_a_folder_with_a_space_are_named_by_links(installed: Path, tmp_path: Path) -> None:
-    """Twice as well, and behind what the user preloads."""
     folder = tmp_path / "run"
     folder.mkdir()
     first, again = (link_preloads(folder, {"LD_PRELOAD": "/mine.so"}) for _ in range(2))
@@ -32,7 +31,6 @@ def test_libraries_below_a_folder_with_a_space_are_named_by_links(installed: Pat
 
 
 def test_nothing_is_linked_where_it_is_not_needed(tmp_path: Path) -> None:
-    """The libraries of this environment have paths that can be named."""
     if " " in preload.__file__:
         pytest.skip("this clone's path has a space")
 

@@ -9,7 +9,6 @@ MIB = 1024 * 1024
 
 
 def write_model(folder: Path, *, size: int = 1000, header: bytes = b"{}", **config: object) -> Path:
-    """A folder that looks like a checkpoint, its weights all zero."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"hidden_size": 64, **config}))
     content = bytearray(size)
@@ -19,7 +18,6 @@ def write_model(folder: Path, *, size: int = 1000, header: bytes = b"{}", **conf
 
 
 def poke(folder: Path, offset: int) -> None:
-    """Change one byte of the weights."""
     with (folder / "model.safetensors").open("r+b") as stream:
         stream.seek(offset)
         stream.write(b"\x01")
@@ -55,7 +53,6 @@ def test_a_large_file_counts_by_header_and_samples(tmp_path: Path, offset: int) 
 
 
 def test_size_and_name_count(tmp_path: Path) -> None:
-    """A truncated or renamed shard is noticed."""
     one, two, three = (write_model(tmp_path / name) for name in ("one", "two", "three"))
     with (two / "model.safetensors").open("ab") as stream:
         stream.write(b"\0")
@@ -65,7 +62,6 @@ def test_size_and_name_count(tmp_path: Path) -> None:
 
 
 def test_a_single_file_has_a_digest(tmp_path: Path) -> None:
-    """A GGUF file is a model without a folder."""
     (tmp_path / "m.gguf").write_bytes(b"abc")
 
     assert digest(str(tmp_path / "m.gguf"), None, None) == digest_of_files(tmp_path / "m.gguf")
@@ -104,7 +100,6 @@ def test_an_unresolved_hub_id_stands_for_itself() -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    """Absent, broken, or no object."""
     assert read_model_config(None) is None
     assert read_model_config(tmp_path) is None
     for content in ("{", "[]"):

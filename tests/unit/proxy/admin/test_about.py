@@ -5,7 +5,6 @@ from baton.proxy.admin.about import settings
 
 
 def test_settings_are_shown_without_secrets() -> None:
-    """Of a token there is its file; credentials and queries of URLs are masked."""
     config = ProxyConfig(
         admin_token_file=Path("/run/token"),
         decode=("http://me:hidden@10.0.0.1:8200", "http://10.0.0.2:8200"),

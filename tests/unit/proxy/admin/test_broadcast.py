@@ -15,7 +15,6 @@ from tests.unit.proxy.members import node
     ],
 )
 async def test_a_node_without_the_route_is_told_from_one_that_did_not_find_it(path: str, variable: str) -> None:
-    """The answer names the environment variable that turns the route on."""
     nodes = [node("decode", routes=["/health"]), node("decode", routes=[path.partition("?")[0]]), node("decode")]
 
     answer = Mock(status=404, read_all=AsyncMock(return_value=b'{"error":{"message":"Not Found"}}'))

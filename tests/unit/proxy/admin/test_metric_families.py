@@ -16,13 +16,11 @@ def worker(requests: int, in_flight: int, seconds: float) -> list[Family]:
 
 
 def lines(found: list[Family]) -> dict[str, float]:
-    """Samples by the text before their value."""
     text = render(metrics(found)).decode()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
 
 def test_workers_add_up_line_by_line() -> None:
-    """Counters, gauges, and each bucket of a histogram; labels that one worker alone has used are there, too."""
     other = CollectorRegistry()
     Counter("ended", "Requests", ("status",), registry=other).labels("503").inc()
 

@@ -9,7 +9,6 @@ from tests.unit.proxy.members import node
 
 
 def seen(**changes: object) -> NodeView:
-    """What a worker sees of a node."""
     return view(node("decode")).model_copy(update=changes)
 
 

@@ -20,13 +20,11 @@ def test_a_token_is_read_without_the_white_space_around_it_and_never_shown(tmp_p
 
 @pytest.mark.parametrize("header", ["", TOKEN, f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer é"])
 def test_nothing_else_opens(header: str) -> None:
-    """Neither parts of it nor another scheme."""
     assert not AdminToken(TOKEN).opens(header)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 20, None])
 def test_an_unusable_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    """Empty, too short, no text, or not there at all."""
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)

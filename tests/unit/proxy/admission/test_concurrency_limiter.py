@@ -19,8 +19,6 @@ def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each:
 
 
 class Visitor:
-    """A request that stays inside until it is told to go."""
-
     def __init__(self, gate: ConcurrencyLimiter, tenant: str = "a", **ticket: float) -> None:
         self.go = asyncio.Event()
         self.began = False
@@ -37,7 +35,6 @@ class Visitor:
 
 
 async def turn() -> None:
-    """Let everybody run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -138,7 +135,6 @@ async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
 
 
 async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_come_again() -> None:
-    """Its place goes to the next one."""
     gate = make(inside=1)
     inside, hasty, patient = Visitor(gate), Visitor(gate, patience_s=0.3), Visitor(gate)
     await turn()

@@ -7,12 +7,10 @@ from baton.proxy.admission.fair_queue import FairQueue
 
 
 def drain(queue: FairQueue[str], count: int) -> list[str]:
-    """Take some out."""
     return [item for _ in range(count) if (item := queue.pop()) is not None]
 
 
 def test_one_tenant_is_served_in_order_of_arrival() -> None:
-    """Whatever the costs."""
     queue: FairQueue[str] = FairQueue()
     for index, cost in enumerate((5.0, 1.0, 3.0)):
         queue.put(f"{index}", tenant="a", priority=0, cost=cost)
@@ -22,7 +20,6 @@ def test_one_tenant_is_served_in_order_of_arrival() -> None:
 
 
 def test_a_tenant_with_many_waiting_delays_another_one_by_one_request() -> None:
-    """The newcomer is second, not last."""
     queue: FairQueue[str] = FairQueue()
     for index in range(1000):
         queue.put(f"a{index}", tenant="a", priority=0, cost=1)
@@ -47,7 +44,6 @@ def test_tenants_get_equal_parts_of_the_cost() -> None:
 
 
 def test_a_priority_goes_before_every_tag() -> None:
-    """Lower numbers first."""
     queue: FairQueue[str] = FairQueue()
     queue.put("usual", tenant="a", priority=0, cost=1)
     queue.put("urgent", tenant="a", priority=-1, cost=1)

@@ -63,6 +63,5 @@ def test_a_client_can_only_shorten_its_time(said: bytes | None, timeout_s: float
 
 @pytest.mark.parametrize("said", [b"", b"soon", b"0", b"-1", b"nan", b"-inf"])
 def test_a_time_that_is_no_number_above_0_is_refused(said: bytes) -> None:
-    """The message names the header."""
     with pytest.raises(BadRequestError, match="x-timeout"):
         timeout_s_of([(b"x-timeout", said)], "x-timeout", 60.0)

@@ -30,7 +30,6 @@ def refused(asked: Account) -> tuple[Denial, bytes]:
 
 
 def test_so_many_at_once_and_no_more(clock: Clock) -> None:
-    """A place that becomes free is another one's."""
     asked = account(replace(KEY, requests_at_once=2), clock)
     asked.enter()
     asked.enter()

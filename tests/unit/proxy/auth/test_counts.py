@@ -26,7 +26,6 @@ def test_workers_see_each_others_requests(tmp_path: Path) -> None:
 
 
 def test_alone_nothing_is_shared() -> None:
-    """Two names, two counts."""
     make = counts_of(None)
     first, second = make("a"), make("b")
     first.add(1)

@@ -11,7 +11,6 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def key(name: str, *shown: bytes, at_once: int | None = None, expires_at_s: float | None = None) -> Key:
-    """A key that opens for each of what may be shown."""
     return Key(name=name, digests=tuple(map(digest_of, shown)), requests_at_once=at_once, expires_at_s=expires_at_s)
 
 
@@ -21,7 +20,6 @@ def bearer(shown: bytes) -> Headers:
 
 @pytest.fixture
 def ring() -> Keyring:
-    """Two keys, and an expired one."""
     made = Keyring(counts_of(None))
     made.adopt([key("a", b"one", b"uno"), key("b", b"two"), key("c", b"old", expires_at_s=1.0)])
     return made
@@ -91,7 +89,6 @@ def test_a_key_that_comes_back_while_its_requests_go_on_finds_them_counted(ring:
 
 
 def test_nodes_see_no_credentials() -> None:
-    """Whichever way they were shown, and both."""
     headers = [(b"authorization", b"Bearer x"), (b"x-api-key", b"y"), (b"traceparent", b"z")]
 
     assert without_credentials(headers) == [(b"traceparent", b"z")]

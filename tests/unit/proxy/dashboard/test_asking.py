@@ -8,7 +8,6 @@ from baton.proxy.dashboard.asking import failures_of, gauge
 
 
 def test_a_decode_nodes_numbers() -> None:
-    """Blocks, reservations and quarantine; how many peers, and how many of them were refused."""
     said: dict[str, Any] = {
         "scheduler": {
             "num_blocks": 100,

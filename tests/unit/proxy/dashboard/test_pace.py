@@ -4,7 +4,6 @@ from baton.proxy.dashboard.pace import ANSWERS_PER_S, BURST, Pace
 
 
 def test_a_burst_is_bounded_and_what_follows_it_is_even() -> None:
-    """So many at once, then so many a second, and never more after a quiet hour."""
     now_s = 0.0
     pace = Pace(lambda: now_s)
 

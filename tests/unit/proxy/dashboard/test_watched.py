@@ -21,7 +21,6 @@ from baton.proxy.tracing.tracing import Tracing
 
 
 def begin(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> RequestRecord:
-    """The record of a request that arrives now."""
     if trace is not None:
         telemetry.tracing.begin = lambda *_: trace  # type: ignore[method-assign]
     return telemetry.begin_record({"headers": [], "method": "POST"}, "/v1/x", name)
@@ -42,7 +41,6 @@ async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
 
 
 async def test_no_page_looks_and_nothing_is_noted() -> None:
-    """After the last look clients are as ever, and nothing is kept."""
     async with watching() as (telemetry, made):
         watched = begin(telemetry)
         made.stop()

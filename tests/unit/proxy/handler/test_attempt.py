@@ -28,18 +28,22 @@ from tests.unit.proxy.members import node, request
 from tests.unit.proxy.resume.test_stream import ROLE, event
 
 
+def runner() -> AttemptRunner:
+    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
+    parts["watch"].watching.return_value = nullcontext()
+    return AttemptRunner(BatonConfig(), SECRET, **parts)
+
+
 def estimates(asked: ClientRequest) -> list[Estimate | None]:
     """Return what is expected of a prefill leg, and of the leg of a decode node alone."""
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner = AttemptRunner(BatonConfig(), SECRET, **parts)
-    decode = node("decode")
+    made, decode = runner(), node("decode")
     pair = DisaggregatedPlan(
         decode=decode, prefill=node("prefill"), rank=0, transfer_id=new_transfer_id(), new_bytes=100
     )
     alone = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=70)
     return [
-        runner.prefill_call(pair, asked, prefill_params(pair, asked, None)).estimate,
-        runner.local_call(alone, asked).estimate,
+        made.prefill_call(pair, asked, prefill_params(pair, asked, None)).estimate,
+        made.local_call(alone, asked).estimate,
     ]
 
 
@@ -56,99 +60,68 @@ def test_legs_whose_first_bytes_are_not_those_of_the_first_token_are_not(asked: 
     assert estimates(asked) == [None, None]
 
 
+async def run_alone(
+    plan: LocalPlan, asked: ClientRequest, *, kept: KeptTokens | None = None
+) -> tuple[list[int], list[int], list[float]]:
+    """Run a leg that fails in the end; return streams, bytes of own prompts and load of its node, before and after tokens came."""
+    made, alone = runner(), plan.decode
+    seen: list[tuple[int, int, float]] = []
+
+    async def fail(_call: object, _kept: object, on_tokens: Callable[[], None]) -> DecodeFailed:
+        for tell in (on_tokens, lambda: None):
+            seen.append((alone.open_streams, alone.own_prompt_bytes, alone.load))
+            tell()
+        return DecodeFailed(FailureKind.DISCONNECT, "")
+
+    made.decode = fail  # type: ignore[assignment,method-assign]
+    async with made.run(plan, asked, Mock(stream=Mock(kept=kept))):
+        pass
+    assert (alone.open_streams, alone.own_prompt_bytes, alone.load) == (0, 0, 0.0)
+    return tuple(map(list, zip(*seen, strict=True)))  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize(
     ("role", "streamed", "during"),
     [("decode", True, [0, 1]), ("decode", False, [1, 1]), ("prefill", True, [0, 1]), ("prefill", False, [0, 1])],
 )
-async def test_a_prompt_is_computed_when_tokens_have_come(
-    monkeypatch: pytest.MonkeyPatch, role: Role, streamed: bool, during: list[int]
-) -> None:
+async def test_a_prompt_is_computed_when_tokens_have_come(role: Role, streamed: bool, during: list[int]) -> None:
     """A whole answer is a stream of a decode node from the beginning: its first bytes may be its last ones."""
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, alone = AttemptRunner(BatonConfig(), SECRET, **parts), node(role)
-    relay = Mock()
-    relay.stream.kept = KeptTokens()
-    streams, own, loads = [], [], []
+    plan = LocalPlan(decode=node(role), path=LOCAL, reason="", own_bytes=1)
 
-    def look() -> None:
-        streams.append(alone.open_streams)
-        own.append(alone.own_prompt_bytes)
-        loads.append(alone.load)
-
-    async def fail(_call: object, _kept: object, on_tokens: Callable[[], None]) -> DecodeFailed:
-        look()
-        on_tokens()
-        look()
-        return DecodeFailed(FailureKind.DISCONNECT, "")
-
-    asked = request({"stream": streamed})
-    parts["watch"].watching.return_value = nullcontext()
-    monkeypatch.setattr(runner, "decode", fail)
-    async with runner.run(LocalPlan(decode=alone, path=LOCAL, reason="", own_bytes=1), asked, relay):
-        pass
+    streams, own, loads = await run_alone(plan, request({"stream": streamed}), kept=KeptTokens())
 
     assert (streams, own) == (during, [1, 0])
     assert role == "decode" or loads == [1, 0]
-    assert (alone.open_streams, alone.own_prompt_bytes, alone.load) == (0, 0, 0.0)
 
 
-@pytest.mark.parametrize(("reason", "during"), [(ON_PREFILL, (1, 0.0)), (ONE_TOKEN, (0, 1.0))])
-async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(
-    monkeypatch: pytest.MonkeyPatch, reason: str, during: tuple[int, float]
-) -> None:
+@pytest.mark.parametrize(("reason", "streams", "load"), [(ON_PREFILL, 1, 0.0), (ONE_TOKEN, 0, 1.0)])
+async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str, streams: int, load: float) -> None:
     """It is a stream from the beginning; one token is made at the end of its prompt."""
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, prefill = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill")
-    relay = Mock()
-    relay.stream.kept = None
-    seen = []
+    plan = LocalPlan(decode=node("prefill"), path=LOCAL, reason=reason, own_bytes=1)
 
-    async def fail(*_: object) -> DecodeFailed:
-        seen.append((prefill.open_streams, prefill.load))
-        return DecodeFailed(FailureKind.DISCONNECT, "")
+    seen_streams, _, loads = await run_alone(plan, request())
 
-    parts["watch"].watching.return_value = nullcontext()
-    monkeypatch.setattr(runner, "decode", fail)
-    async with runner.run(LocalPlan(decode=prefill, path=LOCAL, reason=reason, own_bytes=1), request(), relay):
-        pass
-
-    assert seen == [during]
-    assert (prefill.open_streams, prefill.load) == (0, 0.0)
+    assert (seen_streams[0], loads[0]) == (streams, load)
 
 
 @pytest.mark.parametrize(("prompt", "own"), [("x", 0), (["x", "y"], 2)], ids=["one prompt", "several"])
-async def test_of_several_prompts_the_first_tokens_say_nothing_of_the_others(
-    monkeypatch: pytest.MonkeyPatch, prompt: str | list[str], own: int
-) -> None:
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("decode")
-    seen = []
+async def test_of_several_prompts_the_first_tokens_say_nothing_of_the_others(prompt: str | list[str], own: int) -> None:
+    plan = LocalPlan(decode=node("decode"), path=LOCAL, reason="", own_bytes=2)
 
-    async def fail(_call: object, _kept: object, on_tokens: Callable[[], None]) -> DecodeFailed:
-        on_tokens()
-        seen.append(decode.own_prompt_bytes)
-        return DecodeFailed(FailureKind.DISCONNECT, "")
-
-    parts["watch"].watching.return_value = nullcontext()
-    monkeypatch.setattr(runner, "decode", fail)
-    plan = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=2)
-    async with runner.run(plan, request({"prompt": prompt}), Mock()):
-        pass
-
-    assert (seen, decode.own_prompt_bytes) == ([own], 0)
+    assert (await run_alone(plan, request({"prompt": prompt}), kept=KeptTokens()))[1] == [2, own]
 
 
-@pytest.mark.parametrize(("is_computed", "waiting"), [(False, 100), (True, 0)])
-async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_until_its_first_token(
-    monkeypatch: pytest.MonkeyPatch, is_computed: bool, waiting: int
-) -> None:
-    """Its leg lasts longer: until the KV is sent, or for a second after the answer's end. A leg that is cut by then has taught what a prompt takes."""
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, prefill, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill"), node("decode")
-    asked = request({"prompt": "x" * 900, "stream": True})
-    plan = DisaggregatedPlan(decode=decode, prefill=prefill, rank=0, transfer_id=new_transfer_id(), new_bytes=100)
-    seen = []
-    parts["upstream"].send.return_value.at_s = 1.0
+async def run_pair(
+    monkeypatch: pytest.MonkeyPatch,
+    plan: DisaggregatedPlan,
+    relay: Mock,
+    decode: Callable[[], Opened | DecodeFailed],
+    *,
+    is_computed: bool = False,
+) -> object:
+    """Run two legs, of which the prefill node's does not end, though its first event may come; return the outcome."""
+    made = runner()
+    monkeypatch.setattr(made.upstream, "send", Mock(return_value=Mock(at_s=1.0)))
 
     async def prefill_leg(_call: object, _sent: object, relay: Mock, **_: object) -> PrefillDone:
         if is_computed:
@@ -156,20 +129,38 @@ async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_unti
         await asyncio.sleep(60)
         raise AssertionError
 
-    async def fail(*_: object) -> DecodeFailed:
+    async def decode_leg(*_: object) -> Opened | DecodeFailed:
         await asyncio.sleep(0.01)  # the prefill leg begins
+        return decode()
+
+    monkeypatch.setattr(made, "prefill", prefill_leg)
+    attempt = made.run(plan, request({"prompt": "x" * 900, "stream": True}), relay)
+    monkeypatch.setattr(attempt, "_decode", decode_leg)
+    async with attempt as outcome:
+        pass
+    await until_true(lambda: not plan.prefill.requests)
+    assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)
+    assert (plan.decode.open_streams, plan.decode.load) == (0, 0.0)
+    return outcome
+
+
+@pytest.mark.parametrize(("is_computed", "waiting"), [(False, 100), (True, 0)])
+async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_until_its_first_token(
+    monkeypatch: pytest.MonkeyPatch, is_computed: bool, waiting: int
+) -> None:
+    """Its leg lasts longer: until the KV is sent, or for a second after the answer's end. A leg that is cut by then has taught what a prompt takes."""
+    prefill, seen = node("prefill"), list[float]()
+    plan = DisaggregatedPlan(
+        decode=node("decode"), prefill=prefill, rank=0, transfer_id=new_transfer_id(), new_bytes=100
+    )
+
+    def fail() -> DecodeFailed:
         seen.append(prefill.load)
         return DecodeFailed(FailureKind.DISCONNECT, "")
 
-    monkeypatch.setattr(runner, "prefill", prefill_leg)
-    attempt = runner.run(plan, asked, Mock(stream=Mock(choices=1)))
-    monkeypatch.setattr(attempt, "_decode", fail)
-    async with attempt:
-        pass
-    await until_true(lambda: not prefill.requests)
+    await run_pair(monkeypatch, plan, Mock(stream=Mock(choices=1)), fail, is_computed=is_computed)
 
     assert seen == [waiting]
-    assert (prefill.load, prefill.prompt_bytes) == (0.0, 0)
     assert prefill.prefill_time.limit_s(100) == (0.5 if is_computed else 0.0)
 
 
@@ -194,23 +185,10 @@ async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whol
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client would get a second end."""
-    parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
-    runner, prefill, decode = AttemptRunner(BatonConfig(), SECRET, **parts), node("prefill"), node("decode")
-    plan = DisaggregatedPlan(decode=decode, prefill=prefill, rank=0, transfer_id=new_transfer_id())
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
     relay, answer = Mock(is_whole=True, began_s=1.5, stream=Mock(choices=1)), Mock()
 
-    async def opened(*_: object) -> Opened:
-        return Opened(answer, b"data: the token, and the end")
+    outcome = await run_pair(monkeypatch, plan, relay, lambda: Opened(answer, b"data: the token, and the end"))
 
-    async def prefill_leg(*_: object, **__: object) -> PrefillDone:
-        await asyncio.sleep(60)
-        raise AssertionError
-
-    monkeypatch.setattr(runner, "prefill", prefill_leg)
-    attempt = runner.run(plan, request({"stream": True}), relay)
-    monkeypatch.setattr(attempt, "_decode", opened)
-    async with attempt as outcome:
-        assert outcome == PrefillDone(1.5, is_whole=True)
-
+    assert outcome == PrefillDone(1.5, is_whole=True)
     assert answer.close.called
-    assert (decode.open_streams, decode.load) == (0, 0.0)

@@ -71,7 +71,6 @@ async def ask(shared: Failover) -> str:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
@@ -116,8 +115,6 @@ async def test_a_new_request_does_not_go_before_those_that_stand_in_line() -> No
 
 
 class LegsThatEnd:
-    """Each attempt ends as the next one of a list says."""
-
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
 

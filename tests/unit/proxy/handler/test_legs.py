@@ -26,8 +26,6 @@ REFUSED = PrefillRefused(cast("Any", None))
 
 
 class Decode:
-    """A decode leg that ends when it is told to."""
-
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
         self.was_cut = False
@@ -42,8 +40,6 @@ class Decode:
 
 
 def ending(outcome: PrefillOutcome) -> asyncio.Task[PrefillOutcome]:
-    """A prefill leg that ends at once."""
-
     async def run() -> PrefillOutcome:
         return outcome
 
@@ -51,7 +47,6 @@ def ending(outcome: PrefillOutcome) -> asyncio.Task[PrefillOutcome]:
 
 
 async def settle() -> None:
-    """Let everything run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,8 +25,6 @@ from tests.support.cluster import until_true
 
 
 class FakeNode:
-    """What the watch reads of a node."""
-
     starts_with_tokens = True
     incarnation = ""
     sends_streams = True
@@ -86,25 +84,31 @@ class Watched:
             self.broken.append(exc.how)
 
 
+Watch = Callable[..., Watched]
+
+
 @pytest.fixture
-async def watched() -> AsyncIterator[list[Watched]]:
-    """End what was begun."""
+async def watch() -> AsyncIterator[Watch]:
+    """Watches the streams of a node in some state, beside another that is ready; they are ended afterwards."""
     made: list[Watched] = []
-    yield made
-    for each in made:
-        for task in each.tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+
+    def begin(state: State, ahead: "Ahead | None" = None, **settings: Any) -> Watched:
+        made.append(here := Watched(FakeNode(state), FakeNode(State.READY), **settings))
+        if ahead is not None:
+            here.watch.ahead = cast("Any", ahead)
+        return here
+
+    yield begin
+    for task in (task for each in made for task in each.tasks):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
-async def test_streams_leave_a_draining_node_in_portions(
-    watched: list[Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streams_leave_a_draining_node_in_portions(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the others compute them one after the other."""
     monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
-    here = Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
-    watched.append(here)
+    here = watch(State.DRAINING)
     for _ in range(MOST_AT_ONCE + 4):
         here.add(stream())
     await asyncio.sleep(0.05)
@@ -115,11 +119,10 @@ async def test_streams_leave_a_draining_node_in_portions(
         assert here.broken == [FailureKind.DRAINED] * left
 
 
-async def test_streams_that_no_node_could_go_on_with_stay(watched: list[Watched]) -> None:
+async def test_streams_that_no_node_could_go_on_with_stay(watch: Watch) -> None:
     """No other node, nor another member with its address; another that failed on this request; a stream whose tokens are not known; one that has said nothing."""
-    alone, failed = (Watched(FakeNode(State.DRAINING), FakeNode(State.READY)) for _ in range(2))
+    alone, failed = watch(State.DRAINING), watch(State.DRAINING)
     alone.nodes[1].url = alone.nodes[0].url
-    watched += [alone, failed]
     alone.add(stream())
     failed.add(stream(), NOTHING_YET.without(cast("Any", failed.nodes[1])))
     failed.add(stream(b"0 1,,2"))
@@ -139,11 +142,9 @@ def whole(said: bytes = TOKENS_COMMENT + b"0 1\n") -> Stream:
     return made
 
 
-async def test_whole_answers_leave_with_their_tokens(watched: list[Watched]) -> None:
+async def test_whole_answers_leave_with_their_tokens(watch: Watch) -> None:
     """Those that come are no silence."""
-    silent = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=2.0)
-    draining = Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
-    watched += [silent, draining]
+    silent, draining = watch(State.SILENT, stall_timeout_s=2.0), watch(State.DRAINING)
     spoken = whole()
     for here, one in ((silent, spoken), (silent, whole()), (draining, whole())):
         here.add(one, sent_s=0.0)
@@ -159,10 +160,9 @@ async def test_whole_answers_leave_with_their_tokens(watched: list[Watched]) -> 
 
 
 @pytest.mark.parametrize("state", [State.SILENT, State.DRAINING])
-async def test_whole_answers_that_stay(state: State, watched: list[Watched]) -> None:
+async def test_whole_answers_that_stay(state: State, watch: Watch) -> None:
     """Nothing is there yet; what is there is not known; all is there, and its body on its way."""
-    here = Watched(FakeNode(state), FakeNode(State.READY), stall_timeout_s=0.2)
-    watched.append(here)
+    here = watch(state, stall_timeout_s=0.2)
     head = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
     for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + head):
         here.add(whole(said), sent_s=0.0)
@@ -172,14 +172,10 @@ async def test_whole_answers_that_stay(state: State, watched: list[Watched]) -> 
 
 
 @pytest.mark.parametrize(("burst", "attempts"), [(0, 0), (2, 2)])
-async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempts: int, watched: list[Watched]) -> None:
+async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempts: int, watch: Watch) -> None:
     """Of all requests, or their own. A drain costs none."""
     retries = RetryPolicy(RetryBudget(share=0, burst=burst, clock=lambda: 0.0), max_attempts=2)
-    silent, draining = (
-        Watched(FakeNode(state), FakeNode(State.READY), stall_timeout_s=0.2, retries=retries)
-        for state in (State.SILENT, State.DRAINING)
-    )
-    watched += [silent, draining]
+    silent, draining = (watch(state, stall_timeout_s=0.2, retries=retries) for state in (State.SILENT, State.DRAINING))
     for here in (silent, draining):
         here.add(stream(), History(attempts=attempts))
     await until_true(lambda: draining.broken == [FailureKind.DRAINED])
@@ -192,11 +188,10 @@ async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempt
 
 
 async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_prefill_node(
-    watched: list[Watched],
+    watch: Watch,
 ) -> None:
     prefill = FakeNode(State.DOWN)
-    here = Watched(FakeNode(State.DRAINING), FakeNode(State.READY), prefill=[prefill])
-    watched.append(here)
+    here = watch(State.DRAINING, prefill=[prefill])
     here.add(stream())
     await asyncio.sleep(0.3)
     assert here.broken == []
@@ -205,10 +200,8 @@ async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_pref
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
 
 
-async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]) -> None:
-    """However long the client has waited before."""
-    here = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=2.0)
-    watched.append(here)
+async def test_a_stall_is_counted_from_the_legs_beginning(watch: Watch) -> None:
+    here = watch(State.SILENT, stall_timeout_s=2.0)
     here.add(stream(), sent_s=1e-9)
     await asyncio.sleep(0.3)
     assert here.broken == []
@@ -232,11 +225,10 @@ class Ahead:
         return await self.ended[-1]
 
 
-async def test_streams_leave_one_after_the_other_with_their_kv(watched: list[Watched]) -> None:
+async def test_streams_leave_one_after_the_other_with_their_kv(watch: Watch) -> None:
     """The next one's goes ahead at once. A stream that ends is not waited for."""
-    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
-    here.watch.ahead = cast("Any", ahead)
-    watched.append(here)
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
     for _ in range(3):
         here.add(stream())
     await asyncio.sleep(0.05)
@@ -254,11 +246,10 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watched: list[Wat
     assert len(ahead.ended) == 2
 
 
-async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watched: list[Watched]) -> None:
+async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watch: Watch) -> None:
     """Its next leg, if it has one, is another failure's."""
-    here, ahead = Watched(FakeNode(State.READY), FakeNode(State.READY)), Ahead()
-    here.watch.ahead = cast("Any", ahead)
-    watched.append(here)
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
     here.add(stream())
     await asyncio.sleep(0.05)
     here.nodes[0].evacuated_at = 1.0
@@ -271,10 +262,9 @@ async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watc
     assert here.relays[0].onto is None
 
 
-async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watched: list[Watched]) -> None:
-    here, ahead = Watched(FakeNode(State.DRAINING), FakeNode(State.READY)), Ahead()
-    here.watch.ahead = cast("Any", ahead)
-    watched.append(here)
+async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watch: Watch) -> None:
+    ahead = Ahead()
+    here = watch(State.DRAINING, ahead)
     here.add(stream())
 
     await until_true(lambda: here.broken == [FailureKind.DRAINED])

@@ -9,7 +9,6 @@ from baton.proxy.nodes.registry import configured_sources
     "text", ["http://a:8100", "https://10.0.0.1", "http://[::1]:8100", "http://prefill_0:1/", "http://p.svc.:80"]
 )
 def test_the_address_of_a_node_is_one(text: str) -> None:
-    """With a scheme, a host and perhaps a port."""
     assert is_base_url(text)
     assert list(configured_sources([text, f"{text.rstrip('/')}/prefix"], 1.0))
 

@@ -53,12 +53,10 @@ def test_only_what_is_about_the_answer_is_relayed() -> None:
 
 
 def test_a_clients_request_id_is_kept_if_it_is_fit_for_logs() -> None:
-    """Otherwise one is drawn."""
     assert headers.request_id_of([(b"x-request-id", b"abc-1")]) == "abc-1"
     for unfit in (b"", b"a b", b"\xff", b"x" * 201):
         assert len(headers.request_id_of([(b"x-request-id", unfit)])) == 32
 
 
 def test_a_reason_becomes_one_line_of_ascii() -> None:
-    """No text can break out of its header."""
     assert headers.printable("a\r\nb: ü") == b"a  b: ?"

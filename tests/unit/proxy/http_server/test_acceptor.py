@@ -28,8 +28,6 @@ async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 class Served:
-    """An acceptor of encrypted connections, as many as `LIMIT` allows."""
-
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
         certificate, key = authority.sign("proxy")

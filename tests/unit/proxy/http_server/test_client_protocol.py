@@ -17,8 +17,6 @@ REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
 
 class App:
-    """Answers when it is told to."""
-
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
@@ -45,7 +43,6 @@ def transport() -> Transport:
 
 
 def connected(app: ASGIApp, transport: Transport) -> ClientProtocol:
-    """Return the protocol of a connection that has just been made."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
     config.load()
     http: Any = protocol(ProxyConfig(client_stall_timeout_s=0.05))

@@ -9,13 +9,11 @@ from baton.proxy.http_server.connection_budget import ConnectionBudget
 
 
 def claims(most: int) -> tuple[ConnectionBudget, list[None]]:
-    """Claims on so many connections, and what they told of refusals."""
     told: list[None] = []
     return ConnectionBudget(lambda: most, lambda: told.append(None)), told
 
 
 def test_a_request_too_many_is_refused_and_told() -> None:
-    """Two connections each."""
     all_, told = claims(5)
     with all_.claim(), all_.claim():
         with pytest.raises(NoDescriptorsError), all_.claim():

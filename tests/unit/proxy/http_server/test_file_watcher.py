@@ -62,7 +62,6 @@ async def test_a_file_is_taken_at_first_and_when_it_has_changed(seen: Seen) -> N
 
 
 async def test_a_broken_file_changes_nothing_and_is_told_once(seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does one that is gone; a good one ends it."""
     async with following(seen):
         seen.path.write_text("broken")
         await until_true(lambda: len(seen.failures) == 1)

@@ -25,14 +25,12 @@ LIMITS = HeadLimits(max_bytes=1000, max_headers=3)
     ],
 )
 def test_a_head_has_bounds(target: bytes, headers: list[tuple[bytes, bytes]], status: int | None) -> None:
-    """In bytes and in headers; a line that is too long is told apart."""
     problem = LIMITS.problem_of(target, headers)
 
     assert (problem.status if problem else None) == status
 
 
 def test_the_answer_is_openais() -> None:
-    """Also where no request came about."""
     head, _, body = as_bytes(LIMITS.too_large()).partition(b"\r\n\r\n")
 
     assert head.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")

@@ -11,8 +11,6 @@ from tests.support.fake_transport import Transport
 
 
 class ReadAtOnce(Transport):
-    """Its client has read everything."""
-
     def get_write_buffer_size(self) -> int:
         return 0
 

@@ -32,7 +32,6 @@ def test_a_configuration_names_files_or_none() -> None:
 
 
 def test_clients_need_a_certificate_only_if_authorities_are_named(authority: Authority) -> None:
-    """One file may hold certificate and key."""
     certificate, key = authority.sign("proxy")
     both = certificate.with_name("both")
     both.write_bytes(certificate.read_bytes() + key.read_bytes())
@@ -45,7 +44,6 @@ def test_clients_need_a_certificate_only_if_authorities_are_named(authority: Aut
 
 
 def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
-    """Missing, no PEM, a key of another certificate, a key with a password: one sentence each, and no prompt."""
     certificate, key = authority.sign("proxy")
     _, stranger = authority.sign("other")
     empty, missing, locked = tmp_path / "empty", tmp_path / "missing", tmp_path / "locked"

@@ -13,7 +13,6 @@ from tests.unit.proxy.planning.test_planner import planner
 
 
 def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:
-    """A node with a base model, other names of it, and adapters."""
     named = [Adapter(name=name, root=f"/adapters/{name}", parent=base) for name in adapters]
     names = [base, *also, *adapters]
     return node(role, model=f"/models/{base}", served_models=names, adapters=named)  # type: ignore[arg-type]

@@ -21,7 +21,6 @@ class Judged:
         self.breaker = Breaker(SETTINGS, self.clock, lambda state, reason: self.changes.append((state, reason)))
 
     def fail(self, times: int = 1, *, may_open: bool = True) -> None:
-        """Let requests fail."""
         for _ in range(times):
             self.breaker.failed("connect", may_open=may_open)
 
@@ -34,12 +33,10 @@ class Judged:
 
 @pytest.fixture
 def judged() -> Judged:
-    """A closed breaker."""
     return Judged()
 
 
 def test_failures_in_a_row_open_it(judged: Judged) -> None:
-    """The last of them, not one before; from then on nothing is admitted."""
     judged.fail(SETTINGS.failures - 1)
     assert judged.breaker.admits
 
@@ -50,7 +47,6 @@ def test_failures_in_a_row_open_it(judged: Judged) -> None:
 
 
 def test_a_success_ends_a_row(judged: Judged) -> None:
-    """A few failures among many successes are no reason."""
     for _ in range(50):
         judged.fail(SETTINGS.failures - 1)
         for _ in range(2 * SETTINGS.failures):

@@ -14,8 +14,6 @@ INTERVAL_S = 0.02
 
 
 class Resolver:
-    """Answers what it is told to, and can hang."""
-
     def __init__(self, *addresses: str) -> None:
         self.addresses: list[str] = list(addresses)
         self.error: OSError | UnicodeError | None = None
@@ -24,7 +22,6 @@ class Resolver:
         self.asked = self.answered = 0
 
     def __call__(self, host: str, port: int) -> list[str]:
-        """Look a name up."""
         assert (host, port) == ("prefill", 8100)
         self.asked += 1
         self.goes_on.wait(60)
@@ -136,7 +133,6 @@ async def test_stopping_does_not_wait_for_a_lookup() -> None:
 
 @pytest.mark.parametrize("url", ["dns://prefill", "dns://:8100", "dns://p:8100/x", "dns:p:8100", "dns://p:99999"])
 def test_a_name_needs_a_port_and_nothing_else(url: str) -> None:
-    """A wrong one is named when the proxy starts."""
     with pytest.raises(SourceError, match="dns://name:port"):
         DnsSource(url, interval_s=1.0)
 
@@ -155,5 +151,4 @@ def test_one_family_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_resolver_knows_localhost() -> None:
-    """The one lookup that needs no network."""
     assert look_up("localhost", 8100) == ["127.0.0.1"]

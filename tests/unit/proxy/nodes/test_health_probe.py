@@ -17,8 +17,6 @@ from tests.unit.proxy.members import info
 
 
 class BusyNode:
-    """Answers every probe with five requests."""
-
     interval_s = 60.0
 
     def __init__(self) -> None:
@@ -56,7 +54,6 @@ def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], afte
 
 
 def unheard(kind: FailureKind) -> Mock:
-    """An upstream of which no probe gets an answer."""
     return Mock(get=Mock(side_effect=UpstreamError(kind, "no answer")))
 
 

@@ -19,7 +19,6 @@ def seen(*gaps_s: float, leg_s: float | None = None) -> Tally:
 
 
 def rendered(*tallies: Tally) -> dict[str, float]:
-    """Samples by the text before their value."""
     lines = [line.rpartition(" ") for line in render(times(tallies)).decode().splitlines() if line[0] != "#"]
     return {name: float(value) for name, _, value in lines}
 
@@ -52,7 +51,6 @@ def test_what_several_workers_timed_adds_up() -> None:
 
 
 def test_a_tally_is_of_its_moment() -> None:
-    """What is timed later is not in it."""
     timed = NodeTimes()
     timed.gaps.observe(0.1)
     before = tally("decode", "http://d", timed)

@@ -32,7 +32,6 @@ def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], state: St
 
 
 def test_an_isolated_node_says_why_until_a_trial_is_due() -> None:
-    """Probes find it well; its requests do not."""
     now_s = [0.0]
     isolated = node("decode")
     isolated.breaker = Breaker(BreakerSettings(failures=2, open_s=2.0), clock=lambda: now_s[0])
@@ -93,7 +92,6 @@ def test_tokens_that_wait_for_prompts_teach_nothing_of_streams(role: Literal["pr
     made.clock = lambda: now_s[0]
 
     def alone_s_after(mean_s: float) -> float | None:
-        """Have it report ten tokens more."""
         now_s[0] += 1
         sum_s[0] += 10 * mean_s
         count = round(10 * now_s[0])
@@ -114,7 +112,6 @@ def test_tokens_that_wait_for_prompts_teach_nothing_of_streams(role: Literal["pr
 
 
 def test_nodes_that_differ_are_not_paired() -> None:
-    """The difference is named with both values."""
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
 
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
@@ -140,7 +137,6 @@ def test_nodes_of_other_protocols_are_not_paired(prefill: str | None, decode: st
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:
-    """An exception does not leave a count behind."""
     counted = node("decode")
 
     def fail_while_carrying() -> None:
@@ -155,7 +151,6 @@ def test_what_is_in_flight_is_counted_and_given_back() -> None:
 
 
 def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node() -> None:
-    """The reasons say what is missing."""
     maker, taker = node("prefill"), node("decode")
     stranger = node("prefill", fingerprint=BFLOAT16)
 
@@ -169,7 +164,6 @@ def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node(
 
 
 def test_models_are_listed_once() -> None:
-    """Nodes that serve the same model are one entry."""
     assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]
 
 

@@ -73,7 +73,6 @@ async def test_what_ends_with_its_source_is_told() -> None:
 
 
 async def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Nothing at first."""
     orders = AdminOverrides(version=3, added={ROLE: ("http://a",)})
     written = OverrideStore(tmp_path / "orders.json")
     before = written.read()

@@ -21,15 +21,20 @@ from tests.support.cluster import until_true
 from tests.unit.proxy.members import BFLOAT16, info
 
 SECRET = ClusterSecret(b"a secret for tests only")
+TWO = ("http://d", "http://e")
 UNREACHABLE = Mock(get=Mock(side_effect=UpstreamError(FailureKind.CONNECT, "it cannot be reached")))
 
 
 @asynccontextmanager
-async def members(**settings: Any) -> AsyncIterator[NodeRegistry]:
-    """Members of which none answers."""
+async def members(*, ready: bool = False, **settings: Any) -> AsyncIterator[NodeRegistry]:
+    """Of whom none answers a probe, though they may have said that they are ready."""
     config = ProxyConfig(**{"prefill": ("http://p",), "decode": ("http://d",), "probe_interval_s": 60.0, **settings})
     made = NodeRegistry(config, SECRET, UNREACHABLE)
     await made.start()
+    if ready:
+        await until_true(lambda: all(node.state is State.DOWN for node in made.all()))  # the first probes are over
+        for node in made.all():
+            node.describe(info(node.role))
     try:
         yield made
     finally:
@@ -120,11 +125,14 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
 
 async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
     """Its streams are to leave wherever they are; and it can change back."""
-    async with members(decode=("http://d", "http://e")) as told, members(decode=("http://d", "http://e")) as other:
+    async with members(decode=TWO) as told, members(decode=TWO) as other:
         left = other.decode[1]
+        assert told.roles_unchanged_s is None
         told.change_role(told.decode[1], "prefill")
         other.adopt(told.orders())
 
+        assert other.roles_unchanged_s is not None
+        assert 0 <= other.roles_unchanged_s < 60
         for found in (told, other):
             assert [node.url for node in found.prefill] == ["http://p", "http://e"]
             assert [node.url for node in found.decode] == ["http://d"]
@@ -141,19 +149,9 @@ async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
             ]
 
 
-async def test_the_time_of_the_last_change_is_known_to_every_worker() -> None:
-    async with members(decode=("http://d", "http://e")) as told, members(decode=("http://d", "http://e")) as other:
-        assert told.roles_unchanged_s is None
-        told.change_role(told.decode[1], "prefill")
-        other.adopt(told.orders())
-
-        assert other.roles_unchanged_s is not None
-        assert 0 <= other.roles_unchanged_s < 60
-
-
 async def test_what_was_learned_of_a_node_in_a_role_is_kept_for_its_return() -> None:
     """Of the same process: one that was started again begins from the start."""
-    async with members(decode=("http://d", "http://e")) as found:
+    async with members(decode=TWO) as found:
         node = found.decode[1]
         node.describe(info("decode", incarnation="1"))
         learned = node.inter_token
@@ -199,10 +197,7 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
     role: str, settings: dict[str, Any], *, isolated: bool
 ) -> None:
     """A prefill node can be done without, unless the operator says otherwise."""
-    async with members(breaker_failures=1, **settings) as found:
-        await until_true(lambda: all(node.state is State.DOWN for node in found.all()))  # the first probes are over
-        for node in found.all():
-            node.describe(info(node.role))
+    async with members(ready=True, breaker_failures=1, **settings) as found:
         bad = found.of("decode" if role == "decode" else "prefill")[0]
         found.report(bad, FailureKind.STATUS)
 
@@ -211,9 +206,8 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
 
 async def test_a_node_that_drains_is_not_judged() -> None:
     """It refuses with 503 because it was told to stop."""
-    async with members(breaker_failures=1) as found:
+    async with members(ready=True, breaker_failures=1) as found:
         node = found.prefill[0]
-        await until_true(lambda: node.state is State.DOWN)  # the first probe is over
         node.describe(info("prefill", state="draining"))
         found.report(node, FailureKind.STATUS)
 
@@ -221,7 +215,6 @@ async def test_a_node_that_drains_is_not_judged() -> None:
 
 
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:
-    """Before anything is started."""
     with pytest.raises(SourceError, match="dns://prefill"):
         NodeRegistry(ProxyConfig(prefill=("dns://prefill",)), SECRET, UNREACHABLE)
 
@@ -242,9 +235,7 @@ async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, f
 
     A client's mistake, a busy node and what is none of its faults are not held against it.
     """
-    async with members(breaker_failures=1, decode=("http://d", "http://e")) as made:
-        for node in made.decode:
-            node.describe(info("decode"))
+    async with members(ready=True, breaker_failures=1, decode=TWO) as made:
         node = made.decode[0]
         made.report(node, FailureKind(kind))
 
@@ -253,10 +244,7 @@ async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, f
 
 async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None:
     """Plans are made from what was found at the last one."""
-    async with members(breaker_failures=1, decode=("http://d", "http://e")) as found:
-        await until_true(lambda: all(node.state is State.DOWN for node in found.all()))
-        for node in found.all():
-            node.describe(info(node.role))
+    async with members(ready=True, breaker_failures=1, decode=TWO) as found:
         node, counted = found.decode[0], [found.revision.number]
         adapters = [Adapter(name="adapter", root="", parent="m")]
         changes: list[Callable[[], Any]] = [

@@ -26,14 +26,14 @@ def prefill_node() -> Node:
 
 
 class DecodeNode:
-    """Reports once a second, for a while, what so many streams get."""
+    """Reports once a second, for a while, what so many streams get, and then so many."""
 
     def __init__(self, **load: Any) -> None:
         self.node, self.clock, self.tokens, self.sum_s, self.load = node("decode"), Clock(), 0, 0.0, load
         self.node.clock = self.clock
 
-    def run(self, streams: int, seconds: int = 40) -> None:
-        for _ in range(seconds):
+    def run(self, *counts: int, seconds: int = 40) -> None:
+        for streams in (count for count in counts for _ in range(seconds)):
             step_s = FIRST_S + MORE_S * (streams - 1)
             tokens = round(streams / step_s)
             self.clock.now_s += 1.0
@@ -69,8 +69,7 @@ def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
 def test_tokens_are_a_decode_nodes_load() -> None:
     """Five streams keep three times what one alone waits for: that many tokens per second are 1."""
     busy = DecodeNode()
-    for streams in (1, 5, 1, 5):
-        busy.run(streams)
+    busy.run(*(1, 5) * 2)
     full = decode_load(busy.node)
     busy.run(1)
 
@@ -81,16 +80,14 @@ def test_tokens_are_a_decode_nodes_load() -> None:
 def test_a_target_that_is_set_counts() -> None:
     busy = DecodeNode()
     busy.node.target_inter_token_s = FIRST_S + 9 * MORE_S
-    for streams in (1, 5, 1, 5):
-        busy.run(streams)
+    busy.run(*(1, 5) * 2)
 
     assert decode_load(busy.node) == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
 
 
 def test_tokens_of_long_ago_are_no_load() -> None:
     busy = DecodeNode()
-    for streams in (1, 5, 1, 5):
-        busy.run(streams)
+    busy.run(*(1, 5) * 2)
     before = decode_load(busy.node)
     busy.clock.now_s += WINDOW_S
 
@@ -136,8 +133,7 @@ def test_a_full_cache_is_enough() -> None:
 
 def test_tokens_that_a_node_made_in_another_role_are_no_load() -> None:
     busy = DecodeNode()
-    for streams in (1, 5, 1, 5):
-        busy.run(streams)
+    busy.run(*(1, 5) * 2)
     before = decode_load(busy.node)
     again = DecodeNode()
     again.node.recall(busy.node)
@@ -152,8 +148,7 @@ def test_tokens_that_a_node_made_in_another_role_are_no_load() -> None:
 def test_a_full_cache_is_a_decode_nodes_load(waiting: int, load: float) -> None:
     """Of requests that wait for their KV the room is only reserved: that is the prefill nodes' load."""
     busy = DecodeNode(kv_usage=0.9, waiting=waiting)
-    for streams in (1, 4, 1, 4):
-        busy.run(streams)
+    busy.run(*(1, 4) * 2)
     busy.clock.now_s += 10 * WINDOW_S  # its tokens fade
 
     assert decode_load(busy.node) == pytest.approx(load)

@@ -57,7 +57,6 @@ def test_only_what_is_served_and_needed_is_taken_over() -> None:
 
 
 def test_a_schema_with_our_name_gets_another() -> None:
-    """And what refers to it follows."""
     schemas = merged(OURS, ENGINES, ROUTES)["components"]["schemas"]
 
     assert schemas["View"] == {"type": "string"}
@@ -65,5 +64,4 @@ def test_a_schema_with_our_name_gets_another() -> None:
 
 
 def test_without_a_node_the_document_is_ours() -> None:
-    """Nothing is lost."""
     assert merged(OURS, {}, ROUTES) == OURS

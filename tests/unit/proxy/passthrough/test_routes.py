@@ -12,7 +12,6 @@ from baton.proxy.passthrough.routes import route_of
     ],
 )
 def test_a_route_is_known_by_method_and_path(method: str, path: str, template: str, response_id: str) -> None:
-    """Its template is what nodes and metrics call it."""
     route = route_of(method, path)
 
     assert route is not None

@@ -19,8 +19,6 @@ MODELS = [MODEL, "adapter", "nobody's"]
 
 
 class Members:
-    """Nodes that a registry would have, on a clock of the test's."""
-
     def __init__(self, size: int) -> None:
         self.now_s = 1.0
         self.revision = Revision()
@@ -73,7 +71,6 @@ class Members:
 
 
 def described(role: Literal["prefill", "decode"], random_: Random) -> NodeInfo:
-    """What a probe may have answered."""
     state = random_.choice(["ready", "ready", "ready", "silent", "draining", "failed"])
     served = random_.choice([[MODEL], [MODEL, "adapter"]])
     if random_.random() < 0.2:
@@ -92,7 +89,6 @@ def found(fleet: Fleet, model: str) -> object:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_kept_is_what_a_look_would_find(seed: int) -> None:
-    """Whatever happens to the nodes, and at whatever time."""
     random_, members = Random(seed), Members(3)
     kept, looked = members.fleet(), members.fleet(keeps=False)
     seen = set()
@@ -122,7 +118,6 @@ def test_nothing_is_looked_at_twice_while_nothing_changes() -> None:
 
 
 def test_a_change_by_time_alone_is_kept_until_it_is_due() -> None:
-    """A breaker's trial."""
     members = Members(2)
     fleet = members.fleet()
     for _ in range(5):

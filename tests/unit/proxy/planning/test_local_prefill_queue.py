@@ -10,8 +10,6 @@ from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 
 
 class Room:
-    """Has so many places, and counts who looks."""
-
     def __init__(self) -> None:
         self.places = 0
         self.looks: list[str] = []

@@ -29,7 +29,7 @@ from baton.proxy.request.parse import parse
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from baton.proxy.routing.prefixes import CHUNK_BYTES
-from baton.proxy.routing.router import Choice, Router
+from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, computing, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
@@ -49,7 +49,6 @@ def planner(
     prefill_patience_s: float = 5.0,
     targets: Targets | None = Targets(),  # noqa: B008  # immutable
 ) -> Planner:
-    """Make a planner with the default policies."""
     return Planner(
         prefill,
         decode,
@@ -64,7 +63,6 @@ def planner(
 
 
 def silent(role: Literal["prefill", "decode"], for_s: float = 0.0) -> Node:
-    """Make a node whose engine has not answered for some time."""
     now_s = [0.0]
     made = node(role)
     made.clock = lambda: now_s[0]
@@ -74,14 +72,23 @@ def silent(role: Literal["prefill", "decode"], for_s: float = 0.0) -> Node:
 
 
 def pair(made: Planner) -> DisaggregatedPlan:
-    """Make a plan that must be one of two nodes."""
     chosen = made.first(request())
     assert isinstance(chosen, DisaggregatedPlan)
     return chosen
 
 
+@pytest.fixture
+def placement(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    made = Mock(return_value=Placement.PAIR)
+    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", made)
+    return made
+
+
+def on_prefill_if_it_may(*_: object, prefill_may_decode: bool, **__: object) -> Placement:
+    return Placement.ON_PREFILL if prefill_may_decode else Placement.PAIR
+
+
 def busy_prefill() -> Node:
-    """Make a prefill node whose time is known, and which has much to compute."""
     made = node("prefill")
     for prompt_bytes in (1, 1000) * MIN_SAMPLES:
         made.prefill_time.learn(prompt_bytes, prompt_bytes * 1e-5, made.clock())
@@ -113,15 +120,12 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
     ("maker_samples", "taker_samples", "is_allowed"), [("a", "a", True), ("a", "b", False), ("", "", False)]
 )
 def test_a_prefill_node_makes_an_answer_only_if_it_samples_as_the_decode_node(
-    monkeypatch: pytest.MonkeyPatch, maker_samples: str, taker_samples: str, is_allowed: bool
+    placement: Mock, maker_samples: str, taker_samples: str, is_allowed: bool
 ) -> None:
+    placement.side_effect = on_prefill_if_it_may
     maker, taker = node("prefill", first_tokens=maker_samples), node("decode", first_tokens=taker_samples)
-
-    def place(*_: object, prefill_may_decode: bool, **__: object) -> Placement:
-        return Placement.ON_PREFILL if prefill_may_decode else Placement.PAIR
-
-    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
     made = planner([maker], [taker])
+
     chosen = made.first(request())
     others = [
         made.first(request(), History(attempts=1)),
@@ -132,31 +136,27 @@ def test_a_prefill_node_makes_an_answer_only_if_it_samples_as_the_decode_node(
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 2
 
 
-@pytest.mark.parametrize("placement", list(Placement))
-def test_only_a_node_that_gets_a_prompt_is_taken_to_have_it(
-    monkeypatch: pytest.MonkeyPatch, placement: Placement
-) -> None:
-    known: list[tuple[bool, bool]] = []
-
-    def place(prefill: Choice, decode: Choice, *_: object, prompt_bytes: int, **__: object) -> Placement:
-        known.append((prefill.new_bytes < prompt_bytes, decode.new_bytes < prompt_bytes))
-        return placement
-
-    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
+@pytest.mark.parametrize("place", list(Placement))
+def test_only_a_node_that_gets_a_prompt_is_taken_to_have_it(placement: Mock, place: Placement) -> None:
+    placement.return_value = place
     made = planner(
         [node("prefill", first_tokens="a")], [node("decode", first_tokens="a")], decode_policy=PrefixAffinity()
     )
     for _ in range(2):
         made.first(request({"prompt": "x" * 10 * CHUNK_BYTES}))
 
-    assert known == [(False, False), (placement is not Placement.ON_DECODE, placement is not Placement.ON_PREFILL)]
+    known = [
+        tuple(choice.new_bytes < call.kwargs["prompt_bytes"] for choice in call.args[:2])
+        for call in placement.mock_calls
+    ]
+    assert known == [(False, False), (place is not Placement.ON_DECODE, place is not Placement.ON_PREFILL)]
 
 
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("place", list(Placement))
 def test_a_plan_counts_what_a_node_has_of_a_prompt_by_what_it_costs(
-    monkeypatch: pytest.MonkeyPatch, placement: Placement
+    monkeypatch: pytest.MonkeyPatch, placement: Mock, place: Placement
 ) -> None:
-    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", lambda *_, **__: placement)
+    placement.return_value = place
     prefill, decode = node("prefill", first_tokens="a"), node("decode", first_tokens="a")
     for each, cost in (prefill, 0.5), (decode, 0.25):
         monkeypatch.setattr(each.prefill_time, "_cached", Mock(cost=cost))
@@ -165,39 +165,28 @@ def test_a_plan_counts_what_a_node_has_of_a_prompt_by_what_it_costs(
 
     plan = made.first(asked)
 
-    cost = 0.25 if placement is Placement.ON_DECODE else 0.5
+    cost = 0.25 if place is Placement.ON_DECODE else 0.5
     work_bytes = plan.own_bytes if isinstance(plan, LocalPlan) else plan.new_bytes
     assert (plan.cached_bytes, work_bytes) == (4096, asked.prompt_bytes - round((1 - cost) * 4096))
 
 
-def test_a_choice_by_cost_knows_the_share_of_prefill_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_by_cost_knows_the_share_of_prefill_nodes(placement: Mock) -> None:
     """Of the nodes that the request could have: one decode node more serves another model."""
-    known: list[float] = []
-
-    def place(*_: object, prefill_nodes_share: float, **__: object) -> Placement:
-        known.append(prefill_nodes_share)
-        return Placement.PAIR
-
-    monkeypatch.setattr("baton.proxy.planning.planner.choose_placement", place)
     takers = [node("decode") for _ in range(3)]
     planner([node("prefill")], [*takers, node("decode", served_models=["other"])]).first(request({"model": "m"}))
 
-    assert known == [0.25]
+    assert placement.call_args.kwargs["prefill_nodes_share"] == 0.25
 
 
-def test_a_prefill_node_makes_no_answer_with_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefill_node_makes_no_answer_with_an_adapter(placement: Mock) -> None:
     """Two nodes may have loaded other files under one name: a pair compares them."""
-    monkeypatch.setattr(
-        "baton.proxy.planning.planner.choose_placement",
-        lambda *_, **more: Placement.ON_PREFILL if more["prefill_may_decode"] else Placement.PAIR,
-    )
+    placement.side_effect = on_prefill_if_it_may
     described: dict[str, Any] = {
+        "first_tokens": "a",
         "served_models": ["m", "lora"],
         "adapters": [Adapter(name="lora", root="", parent="m")],
     }
-    maker = node("prefill", first_tokens="a", **described)
-    taker = node("decode", first_tokens="a", **described)
-    made = planner([maker], [taker])
+    made = planner([node("prefill", **described)], [node("decode", **described)])
 
     plans = [
         made.first(request({"model": model, **more})) for model in ("m", "lora") for more in ({}, {"max_tokens": 1})
@@ -277,26 +266,31 @@ def test_a_plain_request_gets_a_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefill", "reason"),
+    ("prefill", "decode", "label"),
     [
-        ([], reasons.NO_PREFILL_CONFIGURED),
-        ([node("prefill", state="starting")], reasons.NO_PREFILL_READY),
-        ([node("prefill", control_addresses=[])], reasons.NO_PREFILL_READY),
-        ([node("prefill", served_models=["another"])], reasons.NO_PREFILL_READY),
-        ([node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_MATCHES),
-        ([node("prefill", fingerprint=None)], reasons.NO_PREFILL_MATCHES),
-        ([node("prefill", versions=OTHER_PROTOCOL)], reasons.NO_PREFILL_SPEAKS),
-        ([node("prefill", versions=OTHER_PROTOCOL), node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_SPEAKS),
+        ([], {}, "no_prefill_configured"),
+        ([{"state": "starting"}], {}, "no_prefill_ready"),
+        ([{"control_addresses": []}], {}, "no_prefill_ready"),
+        ([{"served_models": ["another"]}], {}, "no_prefill_ready"),
+        ([{"fingerprint": BFLOAT16}], {}, "no_prefill_matches"),
+        ([{"fingerprint": None}], {}, "no_prefill_matches"),
+        ([{"versions": OTHER_PROTOCOL}], {}, "no_prefill_speaks"),
+        ([{"versions": OTHER_PROTOCOL}, {"fingerprint": BFLOAT16}], {}, "no_prefill_speaks"),
+        # They understand each other, and would refuse this proxy's parameters.
+        ([{"versions": OTHER_PROTOCOL}], {"versions": OTHER_PROTOCOL}, "no_prefill_speaks"),
     ],
 )
-def test_without_a_usable_prefill_node_the_policy_decides(prefill: list[Node], reason: str) -> None:
+def test_without_a_usable_prefill_node_the_policy_decides(
+    prefill: list[dict[str, Any]], decode: dict[str, Any], label: str
+) -> None:
     """`decode_local` computes on the decode node and says why; `refuse` says the same as a 503."""
-    chosen = planner(prefill, [node("decode")]).first(request())
+    nodes = [node("prefill", **each) for each in prefill], [node("decode", **decode)]
+    chosen = planner(*nodes).first(request())
 
     assert isinstance(chosen, LocalPlan)
-    assert (chosen.path, chosen.reason) == (LOCAL, reason)
-    with pytest.raises(UnavailableError, match=reason):
-        planner(prefill, [node("decode")], "refuse").first(request())
+    assert (chosen.path, chosen.label) == (LOCAL, label)
+    with pytest.raises(UnavailableError, match=chosen.reason):
+        planner(*nodes, "refuse").first(request())
 
 
 @pytest.mark.parametrize("difference", [{"fingerprint": BFLOAT16}, {"versions": OTHER_PROTOCOL}])
@@ -310,26 +304,15 @@ def test_only_nodes_that_understand_each_other_are_paired(difference: dict[str, 
     assert {(each.prefill, each.decode) for each in chosen} == {(maker, taker)}
 
 
-def test_a_pair_that_speaks_another_protocol_than_the_proxy_gets_no_transfer() -> None:
-    """It would refuse the proxy's parameters; the decode node computes the prompt, and the reason says why."""
-    planned = planner([node("prefill", versions=OTHER_PROTOCOL)], [node("decode", versions=OTHER_PROTOCOL)])
-
-    chosen = planned.first(request())
-
-    assert isinstance(chosen, LocalPlan)
-    assert (chosen.reason, chosen.label) == (reasons.NO_PREFILL_SPEAKS, "no_prefill_speaks")
-
-
 def test_no_decode_node_is_503_and_an_unknown_model_404() -> None:
     """A model that a lost node serves is unavailable; one that no node ever served does not exist."""
     lost = node("decode")
     lost.lose(State.DOWN, "gone")
-    with pytest.raises(UnavailableError):
-        planner([], [lost]).first(request())
+    for decode in ([lost], [lost, node("decode", served_models=["another"])]):
+        with pytest.raises(UnavailableError):
+            planner([], decode).first(request())
     with pytest.raises(UnknownModelError):
         planner([], [node("decode")]).first(request({"model": "unheard of"}))
-    with pytest.raises(UnavailableError):
-        planner([], [lost, node("decode", served_models=["another"])]).first(request())
 
 
 def test_a_failed_prefill_leg_is_tried_on_another_prefill_node_with_the_same_decode_node() -> None:
@@ -503,7 +486,6 @@ def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded
 
 
 def test_every_reason_has_a_label() -> None:
-    """The labels of a series are few, and known."""
     sentences = {value for name, value in vars(eligibility).items() if name.isupper() and isinstance(value, str)}
 
     assert sentences <= set(reasons.LABELS)
@@ -511,7 +493,6 @@ def test_every_reason_has_a_label() -> None:
 
 
 def test_without_prefill_nodes_a_full_decode_node_is_passed_by() -> None:
-    """Up to the cap of each; then the request is refused, for now."""
     full, free = node("decode", "http://d0"), node("decode", "http://d1", slot=1)
     made = planner([], [full, free], max_own_bytes=1000)
     full.own_prompt_bytes = 900

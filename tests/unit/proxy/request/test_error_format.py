@@ -34,7 +34,6 @@ def test_messages_have_anthropics_errors(path: str, error: BadRequestError, kind
 
 
 def test_what_a_node_said_stays() -> None:
-    """Its own words are vLLM's, whatever their shape."""
     assert shape_of(MESSAGES).body(NodeAnsweredError(400, b'{"error":{}}')) == b'{"error":{}}'
 
 

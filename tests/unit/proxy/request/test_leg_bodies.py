@@ -50,7 +50,6 @@ def leg(path: str, body: dict[str, Any], *, first_token: bool = False) -> dict[s
 
 
 def test_the_prefill_body_keeps_whatever_shapes_the_prompt() -> None:
-    """The prompt fields are all there; of the output only one unstreamed token is asked for."""
     sent = leg(CHAT, {**PROMPT_FIELDS, **OUTPUT_FIELDS})
 
     asked: dict[str, Any] = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "n": 1, "temperature": 0}

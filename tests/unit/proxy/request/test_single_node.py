@@ -33,16 +33,10 @@ def test_what_one_node_has_to_serve(fields: dict[str, Any], reason: str | None) 
     assert reason is None or LABELS[reason]
 
 
-def test_odd_values_are_the_nodes_to_judge() -> None:
-    """They name no answer, and make no error here."""
+def test_odd_values_and_other_routes_name_no_answer() -> None:
+    """They are the nodes' to judge; a chat with such a field is a chat."""
+    chat = parse(CHAT, "id", [], b'{"model":"m","messages":[],"background":true,"previous_response_id":"a"}')
+
     assert previous_of(asked(previous_response_id=7)) is None
     assert reason_alone(asked(tools="odd")) is None
-
-
-def test_other_routes_are_not_concerned() -> None:
-    """A chat with such a field is a chat."""
-    body = b'{"model":"m","messages":[],"background":true,"previous_response_id":"a"}'
-    request = parse(CHAT, "id", [], body)
-
-    assert reason_alone(request) is None
-    assert previous_of(request) is None
+    assert (reason_alone(chat), previous_of(chat)) == (None, None)

@@ -50,7 +50,6 @@ def test_a_further_node_says_the_same_tokens_first() -> None:
 
 @pytest.mark.parametrize("line", [b"what\n", ANSWER_COMMENT + b"{}\n", ANSWER_COMMENT + b"no\n", *WRONG])
 def test_what_is_neither(line: bytes) -> None:
-    """It is a failure of the node's."""
     with pytest.raises(UpstreamError):
         KeptTokens().take(line)
 

@@ -28,12 +28,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """As a server writes it."""
     return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 def named(choice: int, at: Sequence[int]) -> bytes:
-    """The line that names some tokens."""
     return TOKENS_COMMENT + b"%d %b\n" % (choice, ",".join(map(str, at)).encode())
 
 
@@ -53,7 +51,6 @@ def chat(groups: Groups, node: int, say: Callable[[str, int], dict[str, Any]], n
 
 
 def unnamed(stream: bytes) -> bytes:
-    """A stream without the lines that name tokens."""
     return b"".join(line for line in stream.splitlines(keepends=True) if not line.startswith(TOKENS_COMMENT))
 
 
@@ -80,7 +77,6 @@ def completion(groups: Groups, node: int) -> Iterator[bytes]:
 
 
 def typed(path: str, node: int) -> Iterator[bytes]:
-    """A stream of named events, one token each."""
     return TypedAnswer(path, {"request_id": "resp_r"}, len(WORDS), node, names=True).stream()
 
 
@@ -330,7 +326,6 @@ def test_what_comes_behind_the_end_opens_nothing(*, is_short: bool) -> None:
 
 
 def test_a_responses_items_keep_the_ids_that_the_client_has() -> None:
-    """Each node draws its own."""
     record = record_of("response")
     got = b"".join(map(record.take_event, list(typed("/v1/responses", 1))[:6]))
     record.begin_leg()
@@ -360,7 +355,6 @@ def test_what_was_said_once_is_not_said_again_beside_something_new() -> None:
 
 
 def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its events are all alike."""
     monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
     record = record_of("chat")
     for at in range(9):

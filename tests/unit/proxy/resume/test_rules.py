@@ -36,37 +36,27 @@ def why_not(endpoint: str, *, resumes: bool = True, **more: Any) -> NotResumable
     ],
 )
 def test_every_kind_of_stream_goes_on(endpoint: str, more: dict[str, Any]) -> None:
-    """However it is sampled, whatever it holds."""
     assert why_not(endpoint, **more) is None
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
+    ("endpoint", "more", "reason"),
     [
-        ({"stream": False}, NotResumableReason.OFF),
-        ({"resumes": False}, NotResumableReason.OFF),
-        ({"use_beam_search": True}, NotResumableReason.BEAMS),
-        ({"best_of": 2}, NotResumableReason.BEAMS),
-        ({"prompt_logprobs": 1}, NotResumableReason.PROMPT_LOGPROBS),
-        ({"echo": True, "logprobs": 1}, NotResumableReason.PROMPT_LOGPROBS),
-        ({"prompt_embeds": "x"}, NotResumableReason.EMBEDDINGS),
+        # What tokens alone do not say.
+        (COMPLETIONS, {"stream": False}, NotResumableReason.OFF),
+        (COMPLETIONS, {"resumes": False}, NotResumableReason.OFF),
+        (COMPLETIONS, {"use_beam_search": True}, NotResumableReason.BEAMS),
+        (COMPLETIONS, {"best_of": 2}, NotResumableReason.BEAMS),
+        (COMPLETIONS, {"prompt_logprobs": 1}, NotResumableReason.PROMPT_LOGPROBS),
+        (COMPLETIONS, {"echo": True, "logprobs": 1}, NotResumableReason.PROMPT_LOGPROBS),
+        (COMPLETIONS, {"prompt_embeds": "x"}, NotResumableReason.EMBEDDINGS),
+        (RESPONSES, {"include": ["message.output_text.logprobs"]}, NotResumableReason.LOGPROBS),
+        # Tools that a node calls would be called twice.
+        (RESPONSES, {"tools": [{"type": "function"}, {"type": "mcp"}]}, NotResumableReason.ON_NODE),
+        (RESPONSES, {"background": True}, NotResumableReason.ON_NODE),
+        (RESPONSES, {"tools": 3, "include": "x"}, None),
+        (RESPONSES, {"tools": None, "include": []}, None),
     ],
 )
-def test_what_ends_with_an_error_event(more: dict[str, Any], reason: NotResumableReason) -> None:
-    """What tokens alone do not say."""
-    assert why_not(COMPLETIONS, **more) is reason
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ({"include": ["message.output_text.logprobs"]}, NotResumableReason.LOGPROBS),
-        ({"tools": [{"type": "function"}, {"type": "mcp"}]}, NotResumableReason.ON_NODE),
-        ({"background": True}, NotResumableReason.ON_NODE),
-        ({"tools": 3, "include": "x"}, None),
-        ({"tools": None, "include": []}, None),
-    ],
-)
-def test_what_of_responses_does(more: dict[str, Any], reason: NotResumableReason | None) -> None:
-    """Tools that a node calls would be called twice."""
-    assert why_not(RESPONSES, **more) is reason
+def test_what_ends_with_an_error_event(endpoint: str, more: dict[str, Any], reason: NotResumableReason | None) -> None:
+    assert why_not(endpoint, **more) is reason

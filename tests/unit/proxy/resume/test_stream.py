@@ -115,7 +115,6 @@ def test_another_token_of_a_decode_node() -> None:
 
 
 def test_a_prefill_node_that_named_no_token() -> None:
-    """No leg can start with it."""
     answer = stream()
     answer.begin_prefill()
     assert answer.take_prefill(event(1, names=False))

@@ -7,7 +7,6 @@ from baton.proxy.routing.candidates import Candidates
 
 
 def idle(slot: int, load: float = 0.0) -> Node:
-    """A node with nothing but a load."""
     return Node(url=f"http://node-{slot}", role="prefill", slot=slot, load=load)
 
 

@@ -9,7 +9,6 @@ def decoder(own_prompt_bytes: int = 0, slot: int = 0) -> Node:
 
 
 def test_only_little_new_prompt_is_computed_locally() -> None:
-    """Below the threshold, not at it; with a threshold of 0 nothing is."""
     node = decoder()
     local_policy = LocalPrefillPolicy(local_below_bytes=100, max_own_bytes=1000)
 
@@ -36,7 +35,6 @@ def test_a_busy_node_takes_half_as_much_until_it_is_calm_again() -> None:
 
 
 def test_nodes_are_busy_one_by_one() -> None:
-    """One node's load says nothing about another; a node that left is forgotten."""
     local_policy = LocalPrefillPolicy(local_below_bytes=100, max_own_bytes=1000)
     assert local_policy.decide(80, decoder(600, slot=1)) is Verdict.BUSY
     assert local_policy.decide(80, decoder(0, slot=2)) is Verdict.LOCAL

@@ -24,7 +24,6 @@ from tests.unit.proxy.routing.fleet import fleet, idle
 
 
 def works(rng: random.Random, count: int) -> list[Work]:
-    """Requests of any kind."""
     return [
         Work(
             rng.randrange(200_000),
@@ -41,7 +40,6 @@ def works(rng: random.Random, count: int) -> list[Work]:
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("name", get_args(RoutingPolicy))
 def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str, *, remembers: bool) -> None:
-    """For any fleet and request: one of the nodes, and the same one if asked again."""
     rng = random.Random(name)
     policy = policy_of(name, PrefixIndex(), remembers=remembers)
     nodes = [idle(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
@@ -90,7 +88,6 @@ def test_of_the_turn_before_all_but_a_step_is_known(turn_bytes: int) -> None:
 
 
 def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
-    """No candidate has less work, and idle nodes take turns."""
     rng = random.Random(3)
     for turn in range(200):
         candidates = fleet([rng.randrange(5) for _ in range(rng.randrange(1, 30))])
@@ -118,7 +115,6 @@ def test_a_window_that_reaches_the_end_goes_on_at_the_beginning(nodes: int) -> N
 
 
 def test_power_of_two_never_chooses_the_worst_and_draws_all_pairs() -> None:
-    """Two different nodes are compared; every draw counts the same."""
     candidates = fleet([1, 2, 3, 4])
     chosen = Counter(PowerOfTwo().choose(Work(1, 0, draw=i / 1200), candidates).slot for i in range(1200))
 
@@ -127,7 +123,6 @@ def test_power_of_two_never_chooses_the_worst_and_draws_all_pairs() -> None:
 
 
 def test_round_robin_takes_turns() -> None:
-    """Each node once in as many requests as there are nodes."""
     candidates = fleet([9, 0, 5])
     assert [RoundRobin().choose(Work(1, turn), candidates).slot for turn in range(4)] == [0, 1, 2, 0]
 
@@ -165,7 +160,6 @@ def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
 
 
 def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
-    """A prefix that all nodes have leaves the choice to their load."""
     policy, candidates = PrefixAffinity(), fleet([50, 40, 10, 30])
     for node in candidates.nodes:
         policy.given(Work(4 * CHUNK_BYTES, 0, range(4)), node)

@@ -9,7 +9,6 @@ from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, STEP_BYTES, pr
 
 
 def common(one: bytes, other: bytes) -> int:
-    """How many leading numbers two texts share."""
     pairs = zip(prefixes(one), prefixes(other), strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prefixes(one)), len(prefixes(other))))
 

@@ -51,7 +51,6 @@ def test_changes_of_nodes_of_the_other_role_are_not_heard() -> None:
 
 
 def test_sets_of_nodes_are_kept_within_a_bound() -> None:
-    """However often members change."""
     router = Router(LeastLoad())
     for slot in range(300):
         router.choose(Work(1, 0), [node("prefill"), node("prefill", slot=slot)])

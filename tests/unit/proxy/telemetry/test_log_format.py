@@ -20,7 +20,6 @@ def _plain_records() -> Iterator[None]:
 
 
 def record(message: str, *args: object, **fields: Any) -> logging.LogRecord:
-    """A record as the logger makes it, of the first second of 1970."""
     made = logging.getLogger("proxy.x").makeRecord("proxy.x", logging.INFO, "f", 1, message, args, None, extra=fields)
     made.created = 0.5
     return made
@@ -50,7 +49,6 @@ def test_json_is_one_object_a_line() -> None:
 
 @pytest.mark.parametrize("form", [TextFormat(), JsonFormat()], ids=["text", "json"])
 def test_an_exception_is_there_with_its_stack(form: logging.Formatter) -> None:
-    """As lines of text, or as a field."""
     failed = record("request failed")
     try:
         raise ZeroDivisionError("of all things")

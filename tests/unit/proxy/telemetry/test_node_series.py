@@ -42,8 +42,6 @@ def test_series_of_nodes_are_told_apart_and_stay_together() -> None:
 
 
 class Nodes:
-    """An upstream of which one node answers, one refuses and one is gone."""
-
     def __init__(self) -> None:
         self.asked: list[str] = []
 

@@ -11,8 +11,6 @@ WAIT_S = 30.0
 
 
 class Handler:
-    """Notes batches; waits in the first one until it may go on."""
-
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.began = threading.Event()
@@ -76,7 +74,6 @@ def test_the_end_does_not_wait_for_a_handler_that_hangs() -> None:
 
 
 def test_a_batch_that_fails_is_counted_and_the_next_one_handled(caplog: pytest.LogCaptureFixture) -> None:
-    """Whether the handler says so or raises."""
     answers = iter((False, ZeroDivisionError(), True))
 
     def handle(_: list[int]) -> bool:

@@ -38,7 +38,6 @@ def test_what_is_no_span_is_none(value: str) -> None:
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_what_is_sent_is_understood(sampled: bool) -> None:
-    """Small ids are filled up."""
     name, _, value = line(7, 9, sampled=sampled).strip().partition(b": ")
 
     assert parent_of([(name, value)]) == Parent(7, 9, sampled)

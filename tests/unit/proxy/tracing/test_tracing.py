@@ -17,7 +17,6 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 def client_says(sampled: bool) -> list[tuple[bytes, bytes]]:
-    """Headers of a client that traces, or does not."""
     return [(b"traceparent", f"00-{TRACE}-{SPAN}-0{int(sampled)}".encode()), (b"tracestate", b"a=1,b=2")]
 
 
@@ -37,7 +36,6 @@ def begin(made: list[Tracing], share: float, headers: list[tuple[bytes, bytes]])
 
 
 def test_off_a_clients_headers_pass() -> None:
-    """Nothing is looked at, and nothing replaced."""
     trace = tracing_of(ProxyConfig()).begin(client_says(sampled=True), "POST", "/v1/completions", "r1")
 
     assert trace is UNTRACED
@@ -86,7 +84,6 @@ def test_what_cannot_be_traced_is_refused(settings: dict[str, Any], words: str) 
 
 
 def run(code: str) -> str:
-    """What some code prints, in a process that has imported nothing."""
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout.strip()
 
