@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -37,6 +38,7 @@ from baton.node.http.token_ids import TokenLog
 from baton.node.middleware import GateSettings, NodeMiddleware, configure
 from tests.fuzz.values import flip_bits, mutate
 from tests.support.asgi import Exchange, Recorder, body_of, http
+from tests.unit.node.http.test_api import WORKER
 
 SECRET = ClusterSecret(b"the secret of this cluster")
 TRANSFER = "a" * 32
@@ -135,13 +137,8 @@ async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Outcome], said: dict[str, Any] | None, status: int
 ) -> None:
     """VLLM's own scheduler would begin the answer from the start; a connector that says nothing may have that one."""
-
-    async def both(_client: ConnectorClient) -> Snapshots:
-        if said is None:
-            raise ConnectorSilentError("it does not answer")
-        return Snapshots(said, {})
-
-    monkeypatch.setattr(ConnectorClient, "both", both)
+    answer = ConnectorSilentError("it does not answer") if said is None else Snapshots(said, {})
+    monkeypatch.setattr(ConnectorClient, "both", AsyncMock(side_effect=[answer]))
     outcomes[TRANSFER] = Outcome("local", "")
     app = Recorder()
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=((5, 6),)))).run(gate(app))
@@ -156,21 +153,8 @@ async def test_a_node_that_has_told_a_proxy_that_it_starts_with_tokens_asks_no_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A connector that is too busy to answer costs no resumed stream."""
-    worker: dict[str, Any] = {
-        "incarnation": "0",
-        "fingerprint": None,
-        "regions": [],
-        "num_blocks": 9,
-        "layer_sync": "event",
-    }
-    answers = [Snapshots({"first_tokens": "3-d"}, worker)]
-
-    async def both(_client: ConnectorClient) -> Snapshots:
-        if not answers:
-            raise ConnectorSilentError("it does not answer")
-        return answers.pop()
-
-    monkeypatch.setattr(ConnectorClient, "both", both)
+    known = Snapshots({"first_tokens": "3-d"}, {**WORKER, "fingerprint": None})
+    monkeypatch.setattr(ConnectorClient, "both", AsyncMock(side_effect=[known, ConnectorSilentError("no answer")]))
     node = gate(Recorder())
     probe = http("GET", NODE_PATH, [("Authorization", f"Bearer {SECRET.node_token()}")])
     probe["app"] = None

@@ -89,10 +89,23 @@ def test_the_runtime_folder_must_hold_sockets(tmp_path: Path) -> None:
         ("ModuleNotFoundError: No module named 'mooncake'", "extras"),
         ("Traceback\nImportError: something else\n", "ImportError: something else"),
         ("", "no reason given"),
+        # Each library comes from elsewhere; Mooncake's own message names neither Mooncake nor a package.
+        *(
+            (
+                f"Traceback (most recent call last):\n  …\nImportError: {library}: cannot open shared object file\n",
+                f"{library}.*{words}",
+            )
+            for library, words in (
+                ("libcudart.so.12", "mooncake-transfer-engine-cuda13 for CUDA 13"),
+                ("libcuda.so.1", "NVIDIA's driver"),
+                ("libascendcl.so", r"set_env\.sh"),
+                ("libmlx5.so.1", "apt-get install .*ibverbs-providers"),
+            )
+        ),
     ],
 )
-def test_other_import_failures_are_explained(error: str, words: str) -> None:
-    assert words in checks.explain_import_failure(error)
+def test_import_failures_are_explained(error: str, words: str) -> None:
+    assert re.search(words, checks.explain_import_failure(error))
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -117,24 +130,6 @@ def test_a_transfer_engine_that_hangs_is_refused(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(StartRefusedError, match=r"Mooncake cannot be imported: .* within 60 s"):
         checks.check_transfer_engine()
-
-
-@pytest.mark.parametrize(
-    ("library", "words"),
-    [
-        ("libcudart.so.12", "mooncake-transfer-engine-cuda13 for CUDA 13"),
-        ("libcuda.so.1", "NVIDIA's driver"),
-        ("libascendcl.so", r"set_env\.sh"),
-        ("libmlx5.so.1", "apt-get install .*ibverbs-providers"),
-    ],
-)
-def test_a_devices_missing_library_is_not_sought_among_debians(library: str, words: str) -> None:
-    """Each comes from elsewhere, and the sentence says from where; Mooncake's own message names neither Mooncake nor a package."""
-    error = f"ImportError: {library}: cannot open shared object file: No such file or directory"
-
-    sentence = checks.explain_import_failure(f"Traceback (most recent call last):\n  …\n{error}\n")
-    assert library in sentence
-    assert re.search(words, sentence)
 
 
 def test_pips_cuda_runtime_counts_although_only_torch_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:

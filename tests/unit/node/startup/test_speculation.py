@@ -1,6 +1,6 @@
 """Methods of speculative decoding that this machine cannot run are refused before vLLM begins."""
 
-import importlib.util
+from contextlib import nullcontext
 
 import pytest
 
@@ -30,24 +30,19 @@ def test_the_method_is_read_off_every_spelling(arguments: list[str], method: str
     assert method_of(["--dtype", "float32", *arguments]) == method
 
 
-def test_suffixes_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not come with vLLM; where it is, the method may be used."""
-    flags = ["--spec-method", "suffix"]
-    monkeypatch.setattr(speculation, "find_spec", lambda _: None)
-    with pytest.raises(
-        StartRefusedError, match="'suffix' needs the package arctic-inference: install it, or use 'ngram'"
-    ):
-        refuse_unrunnable(flags, "cuda")
-
-    monkeypatch.setattr(speculation, "find_spec", lambda _: importlib.util.find_spec("json"))
-    refuse_unrunnable(flags, "cuda")
-
-
-def test_ngrams_on_a_gpu_need_one() -> None:
-    """The kernel takes pinned memory, which a CPU has not."""
-    flags = ["--spec-method", "ngram_gpu"]
-    with pytest.raises(StartRefusedError, match="'ngram_gpu' needs an accelerator: use 'ngram'"):
-        refuse_unrunnable(flags, "cpu")
-
-    refuse_unrunnable(flags, "cuda")
-    refuse_unrunnable(["--spec-method", "ngram"], "cpu")
+@pytest.mark.parametrize(
+    ("method", "device", "package", "words"),
+    [
+        ("suffix", "cuda", None, "'suffix' needs the package arctic-inference: install it, or use 'ngram'"),
+        ("suffix", "cuda", "there", ""),
+        ("ngram_gpu", "cpu", None, "'ngram_gpu' needs an accelerator: use 'ngram'"),  # it takes pinned memory
+        ("ngram_gpu", "cuda", None, ""),
+        ("ngram", "cpu", None, ""),
+    ],
+)
+def test_a_method_needs_its_package_or_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch, method: str, device: str, package: str | None, words: str
+) -> None:
+    monkeypatch.setattr(speculation, "find_spec", lambda _: package)
+    with pytest.raises(StartRefusedError, match=words) if words else nullcontext():
+        refuse_unrunnable(["--spec-method", method], device)

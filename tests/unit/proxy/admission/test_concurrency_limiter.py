@@ -34,6 +34,14 @@ class Visitor:
         await self.task
 
 
+async def leave_one_by_one(visitors: list[Visitor], clock: Clock) -> None:
+    """Ten seconds apart."""
+    for visitor in visitors:
+        clock.now_s += 10
+        await visitor.leave()
+        await turn()
+
+
 async def turn() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -45,10 +53,7 @@ async def test_who_would_wait_beyond_its_deadline_is_told_at_once() -> None:
     gate = make(clock, inside=1, waiting=9, each=9)
     visitors = [Visitor(gate) for _ in range(4)]
     await turn()
-    for visitor in visitors[:3]:
-        clock.now_s += 10
-        await visitor.leave()
-        await turn()
+    await leave_one_by_one(visitors[:3], clock)
     waiting = Visitor(gate)
     await turn()
 
@@ -116,10 +121,7 @@ async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
     gate = make(clock, inside=1, waiting=99, each=99)
     visitors = [Visitor(gate, "many") for _ in range(12)]
     await turn()
-    for visitor in visitors[:3]:
-        clock.now_s += 10
-        await visitor.leave()
-        await turn()
+    await leave_one_by_one(visitors[:3], clock)
     with pytest.raises(OverloadedError, match="beyond its deadline"):
         async with gate.inside_for(Ticket("many", patience_s=45)):
             pass

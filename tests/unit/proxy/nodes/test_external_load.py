@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from baton.contracts.node_info import NodeLoad
 from baton.proxy.nodes.external_load import GAIN, ExternalLoad
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node, State
@@ -12,45 +14,30 @@ def load(requests: int, prompt_bytes: int = 0) -> NodeLoad:
     return NodeLoad(requests=requests, prompt_bytes=prompt_bytes)
 
 
-def test_what_is_not_ours_is_the_others() -> None:
-    """The first sample counts whole, a later one moves it a part of the way; a node that does not say has none of others."""
+NONE = load(0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "requests", "prompt_bytes"),
+    [
+        ([(load(10, 900), load(0, 300))], 10, 600),  # the first one counts whole
+        ([(load(10), NONE), (load(2), load(2))], 10 * (1 - GAIN), 0),  # a later one moves it a part of the way
+        ([(load(10, 900), load(0, 300)), (None, NONE)], 0, 0),  # a node that does not say has none of others
+        ([(load(10, 1000), NONE), *[(NONE, NONE)] * 20], 0, 0),  # a rest would decide between idle nodes for ever
+        # A long prompt would keep a node busy for several probes while it is taken to be idle.
+        ([(NONE, NONE), (load(1, 1000), NONE)], GAIN, 1000 * GAIN),
+        # A node counts bodies and the proxy prompts: the difference is no work.
+        ([(load(3, 1000), load(2, 0)), (load(3, 1000), load(3, 700))], 1 - GAIN, 1000 * (1 - GAIN)),
+    ],
+)
+def test_what_is_not_ours_is_the_others(
+    samples: list[tuple[NodeLoad | None, NodeLoad]], requests: float, prompt_bytes: float
+) -> None:
     others = ExternalLoad()
-    others.learn(load(10, 900), load(0, 300))
-    assert (others.requests, others.prompt_bytes) == (10, 600)
-    others.learn(load(2), load(2))
-    assert others.requests == 10 * (1 - GAIN)
-    others.learn(None, load(0))
+    for total, own in samples:
+        others.learn(total, own)
 
-    assert (others.requests, others.prompt_bytes) == (0, 0)
-
-
-def test_what_has_faded_is_nothing() -> None:
-    """Idle nodes are all alike again: a rest would decide between them for ever."""
-    others = ExternalLoad()
-    others.learn(load(10, 1000), load(0))
-    for _ in range(20):
-        others.learn(load(0), load(0))
-
-    assert (others.requests, others.prompt_bytes) == (0, 0)
-
-
-def test_one_request_of_others_counts_at_the_first_probe_that_tells_of_it() -> None:
-    """On a node that was idle, too: a long prompt would keep it busy for several probes while it is taken to be idle."""
-    others = ExternalLoad()
-    others.learn(load(0), load(0))
-    others.learn(load(1, 1000), load(0))
-
-    assert (others.requests, others.prompt_bytes) == (GAIN, 1000 * GAIN)
-
-
-def test_bytes_without_requests_count_for_no_request() -> None:
-    """A node counts bodies and the proxy prompts: the difference is no work."""
-    others = ExternalLoad()
-    others.learn(load(3, 1000), load(2, 0))
-    before = others.prompt_bytes
-    others.learn(load(3, 1000), load(3, 700))
-
-    assert (before, others.prompt_bytes) == (1000, 1000 * (1 - GAIN))
+    assert (others.requests, others.prompt_bytes) == (requests, prompt_bytes)
 
 
 def test_whatever_is_said_nothing_is_less_than_nothing() -> None:

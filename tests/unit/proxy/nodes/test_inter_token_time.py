@@ -30,6 +30,29 @@ def test_a_line_over_the_streams_is_found() -> None:
     assert times.predict_s(3, 1.0) == pytest.approx(0.04)
     assert times.predict_s(0, 1.0) == pytest.approx(0.02)  # no stream waits less than one alone
     assert times.predict_s(3, MAX_AGE_S + 1) is None
+    assert fitted((1, 0.04), share=0.5).predict_s(1, 0.0) == pytest.approx(
+        0.02
+    )  # what they waited for prompts is taken off
+
+
+@pytest.mark.parametrize(
+    ("further", "at_s"),
+    [
+        # It gets streams whatever is thought of it, and reports of alike many would have no slope.
+        ([report(10_000, 500.0, 5), report(10_010, 500.6, 5)], MAX_AGE_S + 1),
+        # One such report would make the line level for thousands of others.
+        ([report(1 << 20, 1e5, MAX_RUNNING + 1)], 0.0),
+        ([report(1000, 1e300)], 0.0),
+    ],
+    ids=["after a lull", "more streams than a node can have", "a time that no node has"],
+)
+def test_a_line_is_kept(further: list[NodeLoad], at_s: float) -> None:
+    times = fitted((1, 0.02), (5, 0.06))
+    for number, each in enumerate(further):
+        times.learn(each, None, at_s + number)
+
+    assert times.predict_s(3, at_s + 2) == pytest.approx(0.04, rel=0.2 if at_s else 1e-6)
+    assert times.predict_s(1, at_s + 2) == pytest.approx(0.02, rel=0.2 if at_s else 1e-6)
 
 
 def test_without_a_spread_of_streams_the_time_is_taken_to_be_level() -> None:
@@ -37,27 +60,6 @@ def test_without_a_spread_of_streams_the_time_is_taken_to_be_level() -> None:
     times = fitted((10, 0.05))
 
     assert times.predict_s(1, 0.0) == times.predict_s(20, 0.0) == pytest.approx(0.05)
-
-
-def test_after_a_lull_the_line_is_what_it_was() -> None:
-    """A node gets streams whatever is thought of it, and reports of alike many would have no slope."""
-    times = fitted((1, 0.02), (5, 0.06))
-    times.learn(report(10_000, 500.0, 5), None, MAX_AGE_S + 1)  # counted from here
-    times.learn(report(10_010, 500.6, 5), None, MAX_AGE_S + 2)
-
-    assert times.predict_s(1, MAX_AGE_S + 3) == pytest.approx(0.02, rel=0.2)
-
-
-def test_more_streams_than_a_node_can_have_are_not_believed() -> None:
-    """One such report would make the line level for thousands of others."""
-    times = fitted((1, 0.02), (5, 0.06))
-    times.learn(report(1 << 20, 1e5, MAX_RUNNING + 1), None, 0.0)
-
-    assert times.predict_s(3, 0.0) == pytest.approx(0.04)
-
-
-def test_what_tokens_waited_for_prompts_is_taken_off() -> None:
-    assert fitted((1, 0.04), share=0.5).predict_s(1, 0.0) == pytest.approx(0.02)
 
 
 def test_a_node_that_makes_few_tokens_between_two_reports_is_learned_of() -> None:
@@ -68,13 +70,6 @@ def test_a_node_that_makes_few_tokens_between_two_reports_is_learned_of() -> Non
         *[None] * 7,
         pytest.approx(0.3),
     ]
-
-
-def test_times_that_no_node_has_are_not_believed() -> None:
-    times = fitted((1, 0.02), (5, 0.06))
-    times.learn(report(1000, 1e300), None, 0.0)
-
-    assert times.predict_s(3, 1.0) == pytest.approx(0.04)
 
 
 def test_counters_that_go_back_and_nodes_that_do_not_say_teach_nothing() -> None:

@@ -67,32 +67,21 @@ def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
 
 
 def test_tokens_are_a_decode_nodes_load() -> None:
-    """Five streams keep three times what one alone waits for: that many tokens per second are 1."""
+    """Five streams keep three times what one alone waits for: that many tokens per second are 1. A target that is set counts in its place."""
     busy = DecodeNode()
     busy.run(*(1, 5) * 2)
     full = decode_load(busy.node)
-    busy.run(1)
-
-    assert full == pytest.approx(1.0, rel=0.05)
-    assert decode_load(busy.node) == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
-
-
-def test_a_target_that_is_set_counts() -> None:
-    busy = DecodeNode()
     busy.node.target_inter_token_s = FIRST_S + 9 * MORE_S
-    busy.run(*(1, 5) * 2)
-
-    assert decode_load(busy.node) == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
-
-
-def test_tokens_of_long_ago_are_no_load() -> None:
-    busy = DecodeNode()
-    busy.run(*(1, 5) * 2)
-    before = decode_load(busy.node)
+    within_target = decode_load(busy.node)
+    busy.node.target_inter_token_s = None
+    busy.run(1)
+    alone = decode_load(busy.node)
     busy.clock.now_s += WINDOW_S
 
-    assert before is not None
-    assert decode_load(busy.node) == pytest.approx(before * exp(-1))
+    assert full == pytest.approx(1.0, rel=0.05)
+    assert within_target == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
+    assert alone == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
+    assert decode_load(busy.node) == pytest.approx(alone * exp(-1))
 
 
 def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:
