@@ -116,17 +116,25 @@ def _readers(source: Source, key: str) -> list[str]:
     home, _, name = key.rpartition(".")
     codes = [(module, code.tree) for module in {home, *CALLERS} if (code := source.module(module))]
     return sorted(
-        f"{module}.{node.name}"
+        f"{module}.{function}"
         for module, tree in codes
-        for node in ast.walk(tree)
-        if isinstance(node, Function) and any(_looks_up(each, home, name, module) for each in ast.walk(node))
+        for function, names, imported in _looked_up(tree)
+        if (home, name) in imported or (module == home and name in names)
     )
 
 
-def _looks_up(node: ast.AST, home: str, name: str, module: str) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.module == home and any(alias.name == name for alias in node.names)
-    return isinstance(node, ast.Name) and node.id == name and module == home
+@cache
+def _looked_up(tree: ast.Module) -> list[tuple[str, set[str], set[tuple[str | None, str]]]]:
+    """Of each function of a module the names that it looks up, and what it imports from where."""
+    inside = [(node.name, [*ast.walk(node)]) for node in ast.walk(tree) if isinstance(node, Function)]
+    return [
+        (
+            function,
+            {each.id for each in nodes if isinstance(each, ast.Name)},
+            {(each.module, alias.name) for each in nodes if isinstance(each, ast.ImportFrom) for alias in each.names},
+        )
+        for function, nodes in inside
+    ]
 
 
 def _calls(source: Source, hooks: set[str]) -> dict[str, list[tuple[int, list[str]]]]:

@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
@@ -16,18 +17,11 @@ from baton.node.http.api import EngineFacts, NodeApi, engine_facts, merge
 from baton.node.http.asgi import Scope
 from baton.node.http.bearer import BearerGate
 from tests.support.asgi import Exchange, http
+from tests.support.described import fingerprint
 
 SECRET = ClusterSecret(b"the secret of this cluster")
 TOKEN = SECRET.node_token()
-FINGERPRINT = {
-    "weights": "w",
-    "dtype": "float32",
-    "kv_cache_dtype": "auto",
-    "quantization": "none",
-    "rope": "r",
-    "attention": "CPU_ATTN vec",
-    "block_size_tokens": 128,
-}
+FINGERPRINT = msgspec.to_builtins(fingerprint(128))
 REGION = {"name": "l0", "layer": 0, "base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 9}
 WORKER: dict[str, Any] = {
     "incarnation": "00ff",

@@ -58,33 +58,32 @@ def test_the_engine_gives_up_on_a_step_after_the_watchdog() -> None:
     assert of_step(300.0, {engines: "60", STEP_TIMEOUT_VARIABLE: "1"}) == {STEP_TIMEOUT_VARIABLE: "300.0"}
 
 
+V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": version} for version in "01")
+
+
 @pytest.mark.parametrize(
-    ("device", "model_runner", "current"),
+    ("device", "model_runner", "current", "expected"),
     [
-        ("cuda", "auto", {}),
-        ("npu", "auto", {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
-        ("cuda", "engine", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+        ("cuda", "auto", {}, {}),  # the choice is vLLM's
+        ("npu", "auto", V2, {}),
+        ("cuda", "engine", V1, {}),
+        ("cuda", "baton", {}, V1),  # ours is made for it
+        ("cpu", "auto", V1, {}),  # a CPU has no other
+        *((device, "baton", V2, None) for device in ("cuda", "npu")),  # neither is silently preferred
+        ("cpu", "auto", V2, None),
     ],
 )
-def test_accelerators_run_the_model_runner_of_vllm_s_choice(
-    device: str, model_runner: str, current: dict[str, str]
+def test_which_model_runner_of_vllms_is_asked_for(
+    device: str, model_runner: str, current: dict[str, str], expected: dict[str, str] | None
 ) -> None:
-    assert environment(device, [], 8, current) == {}
-    assert of_runner(device, model_runner, current) == {}
-
-
-def test_ours_is_made_for_vllm_s_first_model_runner() -> None:
-    """So it is asked for, on an accelerator; a CPU has no other."""
-    assert of_runner("cuda", "baton", {}) == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
-    assert of_runner("cpu", "auto", {"VLLM_USE_V2_MODEL_RUNNER": "0"}) == {}
-
-
-@pytest.mark.parametrize(("device", "model_runner"), [("cuda", "baton"), ("npu", "baton"), ("cpu", "auto")])
-def test_who_asks_for_both_is_told(device: str, model_runner: str) -> None:
+    if expected is not None:
+        assert of_runner(device, model_runner, current) == expected
+        assert device == "cpu" or environment(device, [], 8, current) == {}
+        return
     with pytest.raises(
         StartRefusedError, match=r"VLLM_USE_V2_MODEL_RUNNER=1 .* needs V1: unset it, or set model_runner"
     ):
-        of_runner(device, model_runner, {"VLLM_USE_V2_MODEL_RUNNER": "1"})
+        of_runner(device, model_runner, current)
 
 
 def test_changes_are_applied() -> None:

@@ -2,7 +2,6 @@
 
 import random
 
-import msgspec
 import pytest
 
 from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, STEP_BYTES, prefixes, steps
@@ -23,15 +22,6 @@ def test_two_texts_share_as_many_numbers_as_full_chunks() -> None:
         other = bytearray(text)
         other[place] ^= 1 << rng.randrange(8)
         assert common(text, bytes(other)) == min(place // CHUNK_BYTES, 10)
-
-
-def test_a_conversation_goes_on_where_it_was() -> None:
-    """The next turn's messages share every full chunk of the turn before."""
-    messages = [{"role": "user", "content": "x" * 5000}]
-    first = msgspec.json.encode(messages)
-    messages += [{"role": "assistant", "content": "y" * 500}, {"role": "user", "content": "z" * 9000}]
-
-    assert common(first, msgspec.json.encode(messages)) == len(prefixes(first)) == len(first) // CHUNK_BYTES
 
 
 def test_short_prompts_have_no_numbers_and_long_ones_not_more_than_matter() -> None:
