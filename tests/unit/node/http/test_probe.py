@@ -2,6 +2,7 @@ import asyncio
 import json
 import logging
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -21,44 +22,28 @@ PLACE = Place(host="127.0.0.1", protocol="tcp")
 PUSH = {"type": "push", "session": "h:1", "address": 4096, "size_bytes": MIB, "idle_s": 1}
 
 
-class FakeEngines:
-    def __init__(self, place: Place) -> None:
-        self.asked: list[Any] = []
-        self.stopped = False
-        self.error: Exception | None = None
-
-    async def receive(self, order: Any) -> Receiving:
-        self._note(order)
-        return Receiving(session="h:1", address=4096, size_bytes=MIB)
-
-    async def release(self, session: str) -> bool:
-        self._note(session)
-        return True
-
-    async def push(self, order: Any) -> Pushed:
-        self._note(order)
-        return Pushed(first_s=0.5)
-
-    async def stop(self) -> None:
-        self.stopped = True
-
-    def _note(self, order: Any) -> None:
-        self.asked.append(order)
-        if self.error:
-            raise self.error
-
-
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
-    made = FakeEngines(PLACE)
+def engines(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    made = Mock(
+        receive=AsyncMock(return_value=Receiving(session="h:1", address=4096, size_bytes=MIB)),
+        release=AsyncMock(return_value=True),
+        push=AsyncMock(return_value=Pushed(first_s=0.5)),
+        stop=AsyncMock(),
+    )
     monkeypatch.setattr(probe, "ProbeEngines", lambda _: made)
     return made
 
 
+def probe_api() -> ProbeApi:
+    return ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
+
+
+def asking(method: str, body: bytes) -> Exchange:
+    return Exchange(http(method, PROBE_PATH, [("Authorization", f"Bearer {TOKEN}")]), body_of(body))
+
+
 async def ask(body: object = None, *, method: str = "POST", raw: bytes = b"") -> tuple[int, Any]:
-    api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
-    headers = [("Authorization", f"Bearer {TOKEN}")]
-    exchange = Exchange(http(method, PROBE_PATH, headers), body_of(raw or json.dumps(body).encode()))
+    api, exchange = probe_api(), asking(method, raw or json.dumps(body).encode())
     await api.answer(exchange.scope, exchange.receive, exchange.send)
     await api.stop()
     return exchange.status, json.loads(exchange.body)
@@ -81,10 +66,9 @@ async def test_a_get_describes_the_machine() -> None:
         ({"type": "release", "session": "h:1"}, {"found": True}),
     ],
 )
-async def test_each_question_has_its_answer(engines: FakeEngines, question: Any, answer: Any) -> None:
+async def test_each_question_has_its_answer(engines: Mock, question: Any, answer: Any) -> None:
     assert await ask(question) == (200, answer)
-    assert len(engines.asked) == 1
-    assert engines.stopped
+    assert [name for name, *_ in engines.mock_calls] == [question["type"], "stop"]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +85,13 @@ async def test_each_question_has_its_answer(engines: FakeEngines, question: Any,
         [],
     ],
 )
-async def test_what_is_out_of_bounds_is_refused(engines: FakeEngines, question: Any) -> None:
+async def test_what_is_out_of_bounds_is_refused(engines: Mock, question: Any) -> None:
     """A caller with the token cannot keep a node busy for ever either."""
     status, found = await ask(question)
 
     assert status == 400
     assert "cannot be tried" in found["error"]["message"]
-    assert engines.asked == []
+    assert engines.mock_calls == []
 
 
 async def test_a_long_body_and_another_method_are_refused() -> None:
@@ -116,8 +100,8 @@ async def test_a_long_body_and_another_method_are_refused() -> None:
 
 
 @pytest.mark.parametrize("error", [ProbeBusyError("others are at it"), ProbeError("no port")])
-async def test_an_engine_that_cannot_be_had_is_said(engines: FakeEngines, error: Exception) -> None:
-    engines.error = error
+async def test_an_engine_that_cannot_be_had_is_said(engines: Mock, error: Exception) -> None:
+    engines.push.side_effect = error
 
     status, found = await ask(PUSH)
 
@@ -125,7 +109,7 @@ async def test_an_engine_that_cannot_be_had_is_said(engines: FakeEngines, error:
     assert found["error"]["message"] == str(error)
 
 
-async def test_a_caller_that_leaves_is_not_waited_for(engines: FakeEngines) -> None:
+async def test_a_caller_that_leaves_is_not_waited_for(engines: Mock) -> None:
     """A pause of an hour would keep everybody else from pushing."""
     ended = asyncio.Event()
 
@@ -136,13 +120,11 @@ async def test_a_caller_that_leaves_is_not_waited_for(engines: FakeEngines) -> N
             ended.set()
         raise AssertionError
 
-    engines.push = push  # type: ignore[method-assign]  # one that takes for ever
-    api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
-    headers = [("Authorization", f"Bearer {TOKEN}")]
-    exchange = Exchange(http("POST", PROBE_PATH, headers), body_of(json.dumps(PUSH).encode()))
+    engines.push = push  # one that takes for ever
+    exchange = asking("POST", json.dumps(PUSH).encode())
     exchange.disconnect()
 
-    await api.answer(exchange.scope, exchange.receive, exchange.send)
+    await probe_api().answer(exchange.scope, exchange.receive, exchange.send)
 
     assert ended.is_set()
     assert exchange.sent == []
