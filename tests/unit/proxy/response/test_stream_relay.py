@@ -1,59 +1,41 @@
 """What ends a stream that passes through something, without sockets."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import ANY, AsyncMock, Mock, call
 
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.planning.outcome import Opened
-from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.response.stream_relay import END_OF_STREAM, relay
-from baton.proxy.resume.stream import Stream
-
-CLAIM = SimpleNamespace(streams=lambda: None)
 
 
 async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> None:
     """Not the end of the stream behind it, which would be taken for a lost connection."""
     told = StreamBrokenError(FailureKind.STATUS, "the engine failed")
-    sent: list[bytes] = []
-
-    def begin_stream(_status: int, _head: Any, first: bytes, *, ends: bool) -> bool:
-        assert not ends
-        sent.append(first)
-        return True
-
-    async def pour(*_: Any) -> None:
-        """The stream ends."""
-
-    answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
-    client = SimpleNamespace(record=RequestRecord("r"), begin_stream=begin_stream, write=None, claim=CLAIM)
-    stream = SimpleNamespace(
-        record=object(), take=lambda first: first[:6], broken=told, ended=False, begin_decode=lambda _: None
-    )
+    answer = Mock(is_stream=True, status=200, headers=[], pour=AsyncMock(), is_over=True)
+    client = Mock(record=RequestRecord("r"))
+    stream = Mock(take=lambda first: first[:6], broken=told, ended=False)
 
     with pytest.raises(StreamBrokenError) as caught:
-        await relay(
-            Opened(cast("Any", answer), b"tokens error"), cast("ClientResponse", client), cast("Stream", stream)
-        )
+        await relay(Opened(answer, b"tokens error"), client, stream)
 
     assert caught.value is told
-    assert sent == [b"tokens"]
+    assert client.method_calls == [call.claim.streams(), call.begin_stream(200, ANY, b"tokens", ends=False)]
 
 
 async def test_what_is_no_stream_is_not_written_into_one() -> None:
     """The client has the prefill node's token; the answer goes on on another node."""
-    record = RequestRecord("r")
-    record.status = 200
-    answer = SimpleNamespace(is_stream=False, status=200, headers=[])
-    client = SimpleNamespace(record=record)  # which is asked to send nothing
+    client = Mock(record=RequestRecord("r"))
+    client.record.status = 200
 
     with pytest.raises(StreamBrokenError, match="no stream"):
-        await relay(Opened(cast("Any", answer), b"{}"), cast("Any", client), cast("Any", SimpleNamespace()))
+        await relay(Opened(Mock(is_stream=False, status=200, headers=[]), b"{}"), client, Mock())
+
+    assert client.mock_calls == []
 
 
 async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRecord:
@@ -73,21 +55,12 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRec
         return True
 
     headers = [(REASON_HEADER.encode(), b"it says why")] if recomputed else []
-    answer = SimpleNamespace(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
     record = RequestRecord("r")
     record.path = DISAGGREGATED
-    client = SimpleNamespace(
-        record=record,
-        begin_stream=lambda *_, **__: True,
-        write=write,
-        wait_writable=None,
-        end=lambda: None,
-        claim=CLAIM,
-    )
-    stream = SimpleNamespace(record=None, broken=None, begin_decode=lambda _: None)
-    opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
+    opened = Mock(first=first, recomputed=recomputed)
+    opened.answer = Mock(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
     try:
-        await relay(cast("Any", opened), cast("Any", client), cast("Any", stream))
+        await relay(opened, Mock(record=record, write=write), Mock(record=None, broken=None))
     except StreamBrokenError:
         assert not any(ends)
         raise

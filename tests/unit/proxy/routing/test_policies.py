@@ -43,7 +43,7 @@ def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str, *, rem
     rng = random.Random(name)
     policy = policy_of(name, PrefixIndex(), remembers=remembers)
     nodes = [idle(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
-    for work in works(rng, 300):
+    for work in works(rng, 100):
         candidates = Candidates(rng.sample(nodes, rng.randrange(1, 41)))
 
         chosen = policy.choose(work, candidates)

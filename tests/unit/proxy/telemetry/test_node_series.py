@@ -1,14 +1,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.telemetry.node_series import FRESH_S, NodeSeries, Page, merge
+from tests.support.clock import Clock
 
 TEXT = """# HELP python_info Python
 # TYPE python_info gauge
@@ -41,33 +41,26 @@ def test_series_of_nodes_are_told_apart_and_stay_together() -> None:
     assert merged.count("# TYPE vllm:num_requests_running") == 1
 
 
-class Nodes:
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    @asynccontextmanager
-    async def get(self, url: str, *_: object, **__: object) -> AsyncIterator[Any]:
-        self.asked.append(url)
-        if url == "http://gone":
-            raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")
-
-        async def read_all() -> bytes:
-            return TEXT.encode()
-
-        yield SimpleNamespace(status=500 if url == "http://refuses" else 200, read_all=read_all)
-
-
 async def test_nodes_are_asked_once_a_second_and_those_that_do_not_answer_left_out() -> None:
     """Scrapes cost the nodes something."""
-    upstream, now_s = Nodes(), [0.0]
+    asked: list[str] = []
+
+    @asynccontextmanager
+    async def get(url: str, *_: object, **__: object) -> AsyncIterator[Any]:
+        asked.append(url)
+        if url == "http://gone":
+            raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")
+        yield Mock(status=500 if url == "http://refuses" else 200, read_all=AsyncMock(return_value=TEXT.encode()))
+
+    clock = Clock()
     nodes = [Node(url=f"http://{name}", role="decode") for name in ("works", "refuses", "gone")]
-    series = NodeSeries(lambda: nodes, cast("Upstream", upstream), clock=lambda: now_s[0])
+    series = NodeSeries(lambda: nodes, Mock(get=get), clock=clock)
 
     first, second = await series.text(), await series.text()
-    now_s[0] += FRESH_S
+    clock.now_s += FRESH_S
     await series.text()
 
     assert first == second
     assert b"http://works" in first
     assert b"http://refuses" not in first
-    assert len(upstream.asked) == 2 * len(nodes)
+    assert len(asked) == 2 * len(nodes)
