@@ -1,9 +1,7 @@
 """What follows a leg that broke, without nodes."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from types import SimpleNamespace
-from typing import Any, cast
+from contextlib import nullcontext
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
@@ -15,29 +13,14 @@ from baton.proxy.handler.request_handler import RequestHandler
 
 async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was taken from its node in the same moment: no other node is asked, and the client's stream ends once."""
-    ended: list[bool] = []
-    client = SimpleNamespace(record=SimpleNamespace(record_plan=None), end=lambda: ended.append(True))
+    drained = StreamBrokenError(FailureKind.DRAINED, "it is drained")
+    monkeypatch.setattr(request_handler, "relay", AsyncMock(side_effect=drained))
+    monkeypatch.setattr(request_handler, "Stream", Mock(return_value=Mock(ended=True)))
+    attempts, client = MagicMock(), Mock()
+    attempts.request_attempts().watching.return_value = nullcontext()
+    handler = RequestHandler(BatonConfig(), Mock(), attempts, Mock(metrics=None), Mock())
 
-    @asynccontextmanager
-    async def opened(*_: Any) -> AsyncIterator[object]:
-        yield SimpleNamespace(answer=SimpleNamespace(is_stream=True))
+    await handler.serve(Mock(), Mock(), client)
 
-    async def relay(*_: Any) -> None:
-        raise StreamBrokenError(FailureKind.DRAINED, "it is drained")
-
-    monkeypatch.setattr(request_handler, "relay", relay)
-    monkeypatch.setattr(request_handler, "Stream", lambda *_, **__: SimpleNamespace(record=object(), ended=True))
-    attempts = SimpleNamespace(
-        request_attempts=lambda _: SimpleNamespace(answer=opened, watching=lambda *_: nullcontext())
-    )
-    handler = RequestHandler(
-        BatonConfig(),
-        cast("Any", None),
-        cast("Any", attempts),
-        cast("Any", SimpleNamespace(metrics=None)),
-        cast("Any", None),
-    )
-
-    await handler.serve(cast("Any", None), cast("Any", None), cast("Any", client))
-
-    assert ended == [True]
+    client.end.assert_called_once_with()
+    attempts.request_attempts().answer.assert_called_once()
