@@ -1,8 +1,8 @@
 """From plan to plan, with legs that end as a test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
+from tests.support.cluster import until_true
 from tests.unit.proxy.members import computing, node, request
 from tests.unit.proxy.planning.test_planner import planner
 
@@ -53,11 +54,11 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
-def make(legs: Legs, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> Failover:
-    """A failover with room for one prompt on each decode node."""
+def make(legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> tuple[Failover, RetryBudget]:
+    """A failover with room for one prompt on each decode node, and what it spends on retries."""
     budget = RetryBudget(share=0.0, burst=retries, clock=lambda: 0.0)
     planned = planner(prefill, decode, max_own_bytes=1)
-    return Failover(planned, cast("Any", legs), RetryPolicy(budget, max_attempts=9), Metrics())
+    return Failover(planned, cast("Any", legs), RetryPolicy(budget, max_attempts=9), Metrics()), budget
 
 
 async def ask(shared: Failover) -> str:
@@ -70,19 +71,13 @@ async def ask(shared: Failover) -> str:
             return paths[-1]
 
 
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110  # there is no event to wait for
-            await asyncio.sleep(0.001)
-
-
 async def test_a_retry_that_was_granted_is_made_however_many_wait_for_theirs() -> None:
     """Ten requests stand in line; the budget had three retries when they came. A prefill node comes: none fails of it."""
     legs, decode = Legs(), node("decode")
     first, second = node("prefill", "http://1"), node("prefill", "http://2", slot=1)
     second.lose(State.DOWN, "")
     legs.failing.add(first)
-    shared = make(legs, [first, second], [decode], retries=3)
+    shared, _ = make(legs, [first, second], [decode], retries=3)
     with computing(decode, 1):
         asked = []
         for _ in range(10):
@@ -90,7 +85,7 @@ async def test_a_retry_that_was_granted_is_made_however_many_wait_for_theirs() -
             asked.append(asyncio.create_task(ask(shared)))
             await asyncio.sleep(0)
         second.probed = State.READY
-        await until(lambda: sum(each.done() for each in asked) >= 3)
+        await until_true(lambda: sum(each.done() for each in asked) >= 3)
     legs.may_answer.set()
     paths = await asyncio.gather(*asked)
 
@@ -101,10 +96,10 @@ async def test_a_new_request_does_not_go_before_those_that_stand_in_line() -> No
     """An accepted request waits for a decode node; a new one is told to come again, although it came at the right time."""
     legs, prefill, decode = Legs(), node("prefill"), node("decode")
     legs.failing.add(prefill)
-    shared = make(legs, [prefill], [decode])
+    shared, _ = make(legs, [prefill], [decode])
     with computing(decode, 1):
         accepted = asyncio.create_task(ask(shared))
-        await until(lambda: prefill.probed is State.DOWN)
+        await until_true(lambda: prefill.probed is State.DOWN)
         await asyncio.sleep(0)
     with pytest.raises(NoRoomError):
         await ask(shared)
@@ -138,14 +133,9 @@ async def test_only_an_attempt_on_another_node_costs_a_retry(
     """What was paid for it is given back if it is not made."""
     prefill = [node("prefill", f"http://p{at}", slot=at) for at in range(makers)]
     decode = [node("decode", f"http://d{at}", slot=at) for at in range(takers)]
-    budget = RetryBudget(share=0.0, burst=9, clock=lambda: 0.0)
-    planned = planner(prefill, decode, max_own_bytes=1)
-    shared = Failover(planned, cast("Any", LegsThatEnd(*outcomes)), RetryPolicy(budget, max_attempts=9), Metrics())
+    shared, budget = make(LegsThatEnd(*outcomes), prefill, decode)
 
-    if path:
+    with nullcontext() if path else pytest.raises(ProxyError):
         assert await ask(shared) == path
-    else:
-        with pytest.raises(ProxyError):
-            await ask(shared)
 
     assert 9 - budget.left == spent
