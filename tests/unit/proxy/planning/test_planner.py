@@ -425,19 +425,6 @@ def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() 
         assert second.transfer_id != first.transfer_id
 
 
-def test_a_prefill_node_that_cannot_serve_the_other_decode_node_is_not_kept() -> None:
-    """Fingerprints come before caches."""
-    planned = planner([node("prefill"), node("prefill", fingerprint=BFLOAT16)], [node("decode")])
-    first = planned.first(request())
-    other = node("decode", fingerprint=BFLOAT16)
-    planned = planner([node("prefill"), node("prefill", fingerprint=BFLOAT16)], [other])
-
-    second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
-
-    assert isinstance(second, DisaggregatedPlan)
-    assert second.prefill.fingerprint == BFLOAT16
-
-
 @pytest.mark.parametrize(("others", "may_retry"), [(0, True), (1, False)])
 def test_a_failed_decode_leg_that_is_not_tried_again_ends_with_its_error(others: int, *, may_retry: bool) -> None:
     """For want of another node, or because it may not; the node's own OpenAI-shaped error, where there is one."""
@@ -670,14 +657,10 @@ def test_an_answer_whose_kv_cannot_move(source: dict[str, Any], target: dict[str
     plan = plain.move(request(), leaves, History())
     assert plan is not None
     assert (plan.prefill, plan.decode, plan.control_address) == (leaves, takes, "tcp://d:1")
+    assert plain.move(request(), leaves, History().without(takes)) is None
 
     leaves, takes = node("decode", **SENDS | source), node("decode", "http://m", 1, **SENDS | target)
     assert planner([], [leaves, takes]).move(request(fields), leaves, History()) is None
-
-
-def test_an_answer_does_not_move_to_a_node_that_has_failed_on_it() -> None:
-    leaves, takes = node("decode", **SENDS), node("decode", "http://m", 1, **SENDS)
-    assert planner([], [leaves, takes]).move(request(), leaves, History().without(takes)) is None
 
 
 def test_no_node_sends_kv_to_itself() -> None:
