@@ -79,6 +79,7 @@ def test_a_changed_field_breaks_the_signature(params: TransferParams, name: str,
         verify(changed(params, **{name: value}), SECRET)
 
 
+NOT_OURS: list[object] = [None, "text", [], {}, {KEY: None}, {KEY: "text"}, {"do_remote_decode": True}]
 NOT_A_START = [
     *([], [[]], "7", [7], [[True]], [[-1]], [[1 << 31]], [[0.5]], {"0": [7]}, [[7], {"7": 7}], [[7], "7"]),
     *([[7]] + [[]] * MAX_START_CHOICES, [[7] * MAX_START_TOKENS, [7]]),
@@ -89,8 +90,7 @@ NOT_GRIDS = ["2x1", [], [[1, 1]], [[1, 1], [1]], [[0, 1], [1, 1]], [[1, 1], [1, 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        *((value, "carries no 'baton' object") for value in (None, "text", [], {}, {KEY: None}, {KEY: "text"})),
-        ({"do_remote_decode": True}, "carries no 'baton' object"),  # another connector's
+        *((value, "carries no 'baton' object") for value in NOT_OURS),
         *((changed(v=version), "this node speaks 2") for version in (None, 0, 1, 3, "2")),
         *(
             (changed(id=name), "transfer id")

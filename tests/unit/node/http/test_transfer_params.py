@@ -15,6 +15,7 @@ FORGED = sign(PARAMS, ClusterSecret(b"the secret of another cluster"))
 DECODE: tuple[Role, ...] = ("decode",)
 
 
+UNSIGNED: list[object] = [FORGED, {"do_remote_prefill": True}, {}, [], "x", 0, False]
 HIDDEN = json.dumps({FIELD: FORGED})
 
 
@@ -43,10 +44,7 @@ def test_a_body_without_transfer_passes(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        *(
-            json.dumps({FIELD: value}).encode()
-            for value in (FORGED, {"do_remote_prefill": True}, {}, [], "x", 0, False)
-        ),
+        *(json.dumps({FIELD: value}).encode() for value in UNSIGNED),
         json.dumps({"sampling_params": {"extra_args": {FIELD: FORGED}}}).encode(),  # vLLM's token API reads them there
         json.dumps({"requests": [{"prompt": "x"}, {FIELD: FORGED}]}).encode(),
         json.dumps([[{FIELD: FORGED}]]).encode(),

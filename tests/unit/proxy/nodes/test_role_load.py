@@ -32,8 +32,8 @@ class DecodeNode:
         self.node, self.clock, self.tokens, self.sum_s, self.load = node("decode"), Clock(), 0, 0.0, load
         self.node.clock = self.clock
 
-    def run(self, *counts: int, seconds: int = 40) -> None:
-        for streams in (count for count in counts for _ in range(seconds)):
+    def run(self, *numbers: int, seconds: int = 40) -> None:
+        for streams in (number for number in numbers for _ in range(seconds)):
             step_s = FIRST_S + MORE_S * (streams - 1)
             tokens = round(streams / step_s)
             self.clock.now_s += 1.0
@@ -70,14 +70,15 @@ def test_tokens_are_a_decode_nodes_load() -> None:
     """Five streams keep three times what one alone waits for: that many tokens per second are 1. A target that is set counts in its place."""
     busy = DecodeNode()
     busy.run(*(1, 5) * 2)
-    full = decode_load(busy.node)
+    full, no_target_s = decode_load(busy.node), busy.node.target_inter_token_s
     busy.node.target_inter_token_s = FIRST_S + 9 * MORE_S
     within_target = decode_load(busy.node)
-    busy.node.target_inter_token_s = None
+    busy.node.target_inter_token_s = no_target_s
     busy.run(1)
     alone = decode_load(busy.node)
     busy.clock.now_s += WINDOW_S
 
+    assert alone is not None
     assert full == pytest.approx(1.0, rel=0.05)
     assert within_target == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
     assert alone == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
