@@ -170,6 +170,7 @@ async def test_a_pushed_answer_says_so() -> None:
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(Recorder()))
 
     assert exchange.headers == {"x-own": "1", PATH_HEADER: "disaggregated"}
+    assert exchange.body == b"onetwo"
 
 
 async def test_a_recomputed_answer_says_so_and_why(outcomes: dict[str, Outcome]) -> None:
