@@ -47,21 +47,14 @@ async def scraped(metrics: ConnectorMetrics, registry: CollectorRegistry) -> str
 
 
 async def test_a_scrape_shows_what_is_true_now() -> None:
-    """A gauge falls without any step in between."""
-    metrics, registry = metrics_of({"reservations": 3}, {"reservations": 0})
+    """A gauge falls without any step in between; what the gate, the scheduler and the worker turned away is one series."""
+    refused = {"refused": {"bad_token": 2, "malformed": 1}}
+    metrics, registry = metrics_of({"reservations": 3}, {"reservations": 0, **refused})
     assert "baton_reservations 3.0" in await scraped(metrics, registry)
 
     text = await scraped(metrics, registry)
     assert "baton_reservations 0.0" in text
     assert "baton_connector_up 1.0" in text
-
-
-async def test_what_the_node_itself_refused_is_shown_with_the_rest() -> None:
-    """The gate, the scheduler and the worker turn things away; an alert needs one series."""
-    metrics, registry = metrics_of({"refused": {"bad_token": 2, "malformed": 1}})
-
-    text = await scraped(metrics, registry)
-
     assert 'baton_refused_total{kind="bad_token"} 3.0' in text
     assert 'baton_refused_total{kind="malformed"} 1.0' in text
 

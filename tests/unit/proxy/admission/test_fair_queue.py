@@ -6,23 +6,27 @@ from collections import Counter
 from baton.proxy.admission.fair_queue import FairQueue
 
 
+def filled(*items: tuple[str, str, int, float]) -> FairQueue[str]:
+    """A queue with these items of tenants, their priorities and costs."""
+    queue: FairQueue[str] = FairQueue()
+    for item, tenant, priority, cost in items:
+        queue.put(item, tenant=tenant, priority=priority, cost=cost)
+    return queue
+
+
 def drain(queue: FairQueue[str], count: int) -> list[str]:
     return [item for _ in range(count) if (item := queue.pop()) is not None]
 
 
 def test_one_tenant_is_served_in_order_of_arrival() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for index, cost in enumerate((5.0, 1.0, 3.0)):
-        queue.put(f"{index}", tenant="a", priority=0, cost=cost)
+    queue = filled(("0", "a", 0, 5.0), ("1", "a", 0, 1.0), ("2", "a", 0, 3.0))
 
     assert drain(queue, 9) == ["0", "1", "2"]
     assert queue.pop() is None
 
 
 def test_a_tenant_with_many_waiting_delays_another_one_by_one_request() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for index in range(1000):
-        queue.put(f"a{index}", tenant="a", priority=0, cost=1)
+    queue = filled(*((f"a{index}", "a", 0, 1) for index in range(1000)))
     drain(queue, 10)
     queue.put("b0", tenant="b", priority=0, cost=1)
 
@@ -31,10 +35,13 @@ def test_a_tenant_with_many_waiting_delays_another_one_by_one_request() -> None:
 
 def test_tenants_get_equal_parts_of_the_cost() -> None:
     """One with requests ten times as long is served a tenth as often; and a long absence saves nothing up."""
-    queue: FairQueue[str] = FairQueue()
-    for index in range(1000):
-        queue.put(f"long {index}", tenant="long", priority=0, cost=10)
-        queue.put(f"short {index}", tenant="short", priority=0, cost=1)
+    queue = filled(
+        *(
+            (f"{tenant} {index}", tenant, 0, cost)
+            for index in range(1000)
+            for tenant, cost in (("long", 10), ("short", 1))
+        )
+    )
 
     served = Counter(item.split()[0] for item in drain(queue, 550))
     assert 495 <= served["short"] <= 505
@@ -44,10 +51,7 @@ def test_tenants_get_equal_parts_of_the_cost() -> None:
 
 
 def test_a_priority_goes_before_every_tag() -> None:
-    queue: FairQueue[str] = FairQueue()
-    queue.put("usual", tenant="a", priority=0, cost=1)
-    queue.put("urgent", tenant="a", priority=-1, cost=1)
-    queue.put("patient", tenant="b", priority=1, cost=1)
+    queue = filled(("usual", "a", 0, 1), ("urgent", "a", -1, 1), ("patient", "b", 1, 1))
 
     assert drain(queue, 3) == ["urgent", "usual", "patient"]
 
@@ -77,8 +81,7 @@ def test_counts_follow_a_request_that_leaves() -> None:
 
 def test_tenants_that_never_come_again_are_forgotten() -> None:
     """One tenant always waits and the others are new, so the clock stands still; a waiting tenant is not forgotten."""
-    queue: FairQueue[str] = FairQueue()
-    queue.put("first", tenant="first", priority=9, cost=1)
+    queue = filled(("first", "first", 9, 1))
     for index in range(5000):
         queue.put(f"{index}", tenant=f"tenant {index}", priority=0, cost=1)
         queue.pop()

@@ -62,30 +62,27 @@ async def test_a_prefill_leg_that_failed_ends_the_decode_leg() -> None:
     assert not task.cancelling()
 
 
-async def test_a_decode_leg_goes_on_behind_a_prefill_leg_that_is_done() -> None:
-    """Its KV is on the way."""
-    decode = Decode()
-    counting = asyncio.create_task(first_to_count(decode.run(), ending(PrefillDone())))
-    await settle()
-    decode.may_end.set()
-
-    assert await counting is OPENED
-
-
-@pytest.mark.parametrize("answers", [False, True])
-async def test_a_refused_prefill_leg_leaves_the_decode_leg_a_moment(
-    monkeypatch: pytest.MonkeyPatch, *, answers: bool
+@pytest.mark.parametrize(
+    ("ended", "answers", "counts"),
+    [
+        (PrefillDone(), True, OPENED),  # its KV is on the way
+        # The decode node has the same request before it, and may say better what is wrong.
+        (REFUSED, True, OPENED),
+        (REFUSED, False, REFUSED),
+    ],
+)
+async def test_a_decode_leg_goes_on_behind_a_prefill_leg_that_is_done_and_a_moment_behind_one_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, ended: PrefillOutcome, counts: object, *, answers: bool
 ) -> None:
-    """It has the same request before it, and may say better what is wrong."""
     monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 30.0 if answers else 0.01)
     decode = Decode()
-    counting = asyncio.create_task(first_to_count(decode.run(), ending(REFUSED)))
+    counting = asyncio.create_task(first_to_count(decode.run(), ending(ended)))
     await settle()
     if answers:
         decode.may_end.set()
 
     async with asyncio.timeout(10):
-        assert await counting is (OPENED if answers else REFUSED)
+        assert await counting is counts
 
 
 @pytest.mark.parametrize("outcome", [FAILED, REFUSED, PrefillDone(is_whole=True)], ids=lambda each: type(each).__name__)

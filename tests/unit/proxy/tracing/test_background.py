@@ -42,13 +42,19 @@ def test_all_that_was_offered_is_handled_before_the_end() -> None:
     assert (queue.done, queue.failed, queue.dropped) == (5, 0, 0)
 
 
-def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
-    """A caller of `offer` never waits, although the handler hangs."""
+def held(most: int) -> tuple[Background[int], Handler]:
+    """A queue whose thread has its first batch."""
     handler = Handler()
-    queue = Background("test", handler, most=2, batch=1, gather_s=0.0)
+    queue = Background("test", handler, most=most, batch=1, gather_s=0.0)
     queue.start()
     queue.offer(0)
     assert handler.began.wait(WAIT_S)
+    return queue, handler
+
+
+def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
+    """A caller of `offer` never waits, although the handler hangs."""
+    queue, handler = held(most=2)
     for number in range(1, 6):
         queue.offer(number)
 
@@ -60,11 +66,7 @@ def test_what_finds_the_queue_full_is_dropped_and_counted() -> None:
 
 def test_the_end_does_not_wait_for_a_handler_that_hangs() -> None:
     """What is left then is dropped, and so is what comes later."""
-    handler = Handler()
-    queue = Background("test", handler, most=10, batch=1, gather_s=0.0)
-    queue.start()
-    queue.offer(0)
-    assert handler.began.wait(WAIT_S)
+    queue, handler = held(most=10)
     queue.offer(1)
     queue.stop(0.01)
     queue.offer(2)
