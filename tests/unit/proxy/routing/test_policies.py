@@ -2,11 +2,13 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
 
 from baton.contracts.configuration.schema import RoutingPolicy
+from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import (
     ConsistentHash,
@@ -20,7 +22,14 @@ from baton.proxy.routing.policies import (
 )
 from baton.proxy.routing.prefix_index import PrefixIndex
 from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, prefixes, steps
-from tests.unit.proxy.routing.fleet import fleet, idle
+
+
+def idle(slot: int, load: float = 0.0) -> Node:
+    return Node(url=f"http://node-{slot}", role="prefill", slot=slot, load=load)
+
+
+def fleet(loads: Sequence[float]) -> Candidates:
+    return Candidates([idle(slot, load) for slot, load in enumerate(loads)])
 
 
 def works(rng: random.Random, count: int) -> list[Work]:
