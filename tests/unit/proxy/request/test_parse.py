@@ -13,7 +13,7 @@ def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
     return parse(endpoint, "id", [], body)
 
 
-MALFORMED = [
+MALFORMED_COMPLETIONS = [
     (b"", "not valid JSON"),
     (b"{", "not valid JSON"),
     (b'{"model":"m","prompt":"a"} trailing', "not valid JSON"),
@@ -36,7 +36,7 @@ MALFORMED = [
 @pytest.mark.parametrize(
     ("body", "message", "endpoint"),
     [
-        *((body, message, COMPLETIONS) for body, message in MALFORMED),
+        *((body, message, COMPLETIONS) for body, message in MALFORMED_COMPLETIONS),
         (b'{"model":"m","prompt":"a"}', "must provide 'messages'", CHAT),
         (b'{"model":"m","messages":"hello"}', "'messages' must be of type array", CHAT),
         (b'{"model":"m","prompt":"a"}', "must provide 'input'", RESPONSES),
