@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from typing import Any, Literal
 from unittest.mock import Mock
 
@@ -33,6 +34,7 @@ from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, computing, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
+WIDE: dict[str, Any] = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
 SCORED = {"echo": True, "logprobs": 1}
 P_FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
 D_FAILED = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
@@ -256,8 +258,7 @@ def test_tokens_are_made_by_a_decode_node(maker: dict[str, Any], fields: dict[st
 
 def test_a_plain_request_gets_a_pair() -> None:
     """With both sides ready, each plan has two nodes and an id of its own; ranks of a prefill node take turns."""
-    wide = node("prefill", control_addresses=["tcp://p:1", "tcp://p:2"], data_parallel_size=2)
-    planned = planner([wide], [node("decode")])
+    planned = planner([node("prefill", **WIDE)], [node("decode")])
 
     chosen = [pair(planned) for _ in range(4)]
 
@@ -381,7 +382,7 @@ def test_a_decode_node_that_takes_no_more_work_is_not_kept(prefill: int, how: st
 
 def test_a_prefill_node_that_restarted_with_fewer_ranks_is_not_kept() -> None:
     """Its prefix cache is gone, and perhaps the rank as well."""
-    maker = node("prefill", control_addresses=["tcp://p:1", "tcp://p:2"], data_parallel_size=2)
+    maker = node("prefill", **WIDE)
     planned = planner([maker], [node("decode"), node("decode")])
     first = next(made for _ in range(4) if (made := pair(planned)).rank == 1)
     maker.describe(info("prefill", incarnation="2"))
@@ -412,8 +413,7 @@ def test_under_refuse_another_prefill_node_is_tried_and_no_decode_node_computes_
 
 def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() -> None:
     """That node, and that rank of it, has the prompt in its prefix cache by now; the transfer is a new one."""
-    wide: dict[str, Any] = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
-    planned = planner([node("prefill", **wide) for _ in range(3)], [node("decode"), node("decode")])
+    planned = planner([node("prefill", **WIDE) for _ in range(3)], [node("decode"), node("decode")])
     for _ in range(6):
         first = pair(planned)
 
@@ -588,34 +588,26 @@ def test_the_last_decode_node_is_asked_again_after_silence_and_not_after_a_failu
 
 
 @pytest.mark.parametrize(
-    ("for_s", "room", "when_no_prefill", "paired"),
+    ("for_s", "room", "when_no_prefill", "found"),
     [
-        (4.0, True, "decode_local", True),
-        (6.0, True, "decode_local", False),
-        (6.0, False, "decode_local", True),
-        (6.0, True, "refuse", True),
-        (10 * LONGEST_SILENCE_S, True, "refuse", True),
+        (4.0, True, "decode_local", DisaggregatedPlan),
+        (6.0, True, "decode_local", LocalPlan),
+        (6.0, False, "decode_local", DisaggregatedPlan),
+        # Decode nodes would compute every prompt that it is given in the end.
+        (LONGEST_SILENCE_S + 1, False, "decode_local", NoRoomError),
+        (6.0, True, "refuse", DisaggregatedPlan),
+        (10 * LONGEST_SILENCE_S, True, "refuse", DisaggregatedPlan),
     ],
 )
 def test_a_silent_prefill_node_is_waited_for_as_long_as_a_decode_node_would_or_as_there_is_no_other_way(
-    for_s: float, when_no_prefill: Literal["decode_local", "refuse"], *, room: bool, paired: bool
+    for_s: float, when_no_prefill: Literal["decode_local", "refuse"], found: type, *, room: bool
 ) -> None:
     """A decode node gives it up after `peer_timeout_s`; from then on it computes prompts at once, while it has room."""
     taker = node("decode")
     planned = planner([silent("prefill", for_s)], [taker], when_no_prefill, max_own_bytes=1)
-    with computing(taker, 0 if room else 1):
-        chosen = planned.first(request())
 
-    assert isinstance(chosen, DisaggregatedPlan) is paired
-
-
-def test_a_prefill_node_that_stays_silent_does_not_lift_the_bound_on_decode_nodes() -> None:
-    """They would compute every prompt that it is given in the end."""
-    taker = node("decode")
-    planned = planner([silent("prefill", LONGEST_SILENCE_S + 1)], [taker], max_own_bytes=1)
-
-    with computing(taker, 1), pytest.raises(NoRoomError):
-        planned.first(request())
+    with computing(taker, 0 if room else 1), pytest.raises(NoRoomError) if found is NoRoomError else nullcontext():
+        assert isinstance(planned.first(request()), found)
 
 
 def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_answers() -> None:
