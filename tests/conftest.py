@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from baton.deploy.forkserver import ForkServer
@@ -49,6 +51,14 @@ def _no_settings_of_the_shell() -> None:
     """`BATON_…` variables of the shell that runs the tests must not change what they test."""
     for name in [name for name in os.environ if name.startswith("BATON_")]:
         del os.environ[name]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _authorities_are_read_once() -> Iterator[None]:
+    """Each HTTP client would read those of TLS anew, which takes 40 ms."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="session")
