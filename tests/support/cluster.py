@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -17,6 +17,8 @@ from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.serve import serve
 
+T = TypeVar("T")
+CLIENT_S = 60  # more than the proxy gives a request: its answer counts
 ADMIN_TOKEN = "an admin token for tests"
 COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
@@ -42,22 +44,43 @@ class Cluster:
         """Ask for a chat completion, read whole."""
         return await self.http.post("/v1/chat/completions", json={**CHAT, **changes})
 
+    async def nodes(self) -> list[dict[str, Any]]:
+        """What the proxy says of each member."""
+        nodes: list[dict[str, Any]] = (await self.http.get("/ready")).json()["nodes"]
+        return nodes
+
+    async def state_of(self, node: FakeVllm) -> dict[str, Any]:
+        return next(each for each in await self.nodes() if each["url"] == node.url)
+
+    async def metric(self, name: str) -> float:
+        """Read one sample of the proxy's metrics; 0 if it is not there."""
+        text = (await self.http.get("/metrics")).text
+        found = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name + " ")]
+        return float(found[0]) if found else 0.0
+
     async def until_ready(self) -> None:
         """Wait until every node is in use."""
+        await until(self.nodes, lambda nodes: all(node["state"] == "ready" for node in nodes))
 
-        async def all_ready() -> bool:
-            nodes = (await self.http.get("/ready")).json()["nodes"]
-            return all(node["state"] == "ready" for node in nodes)
+    async def until_state(self, node: FakeVllm, state: str) -> dict[str, Any]:
+        """Wait until the proxy says this of a node."""
+        return await until(lambda: self.state_of(node), lambda seen: seen["state"] == state)
 
-        await until_true(all_ready)
+    async def until_metric(self, name: str, value: float) -> None:
+        await until(lambda: self.metric(name), lambda found: found == value)
 
     async def until_nothing_in_flight(self) -> None:
         """Wait until the proxy counts no request: a node hears of an end before that."""
+        await self.until_metric("baton_requests_in_flight", 0)
 
-        async def nothing() -> bool:
-            return "baton_requests_in_flight 0.0" in (await self.http.get("/metrics")).text
 
-        await until_true(nothing)
+async def until(ask: Callable[[], Awaitable[T]], holds: Callable[[T], object], *, timeout_s: float = 20.0) -> T:
+    """Ask again and again until the answer is as it shall be; return that."""
+    deadline_s = time.monotonic() + timeout_s
+    while not holds(found := await ask()):
+        assert time.monotonic() < deadline_s, f"the condition did not come true in time; last was {found}"
+        await asyncio.sleep(0.01)
+    return found
 
 
 async def until_true(condition: Callable[[], Any], *, timeout_s: float = 20.0) -> None:
@@ -120,9 +143,7 @@ async def cluster(
                 create_app(config, SECRET, AdminToken(admin_token) if admin_token else None),
                 http=protocol(config.proxy),
             ) as url,
-            httpx.AsyncClient(
-                base_url=url, timeout=60
-            ) as http,  # more than the proxy gives a request: its answer counts
+            httpx.AsyncClient(base_url=url, timeout=CLIENT_S) as http,
         ):
             running = Cluster(url, makers, takers, http, fabric)
             if ready:

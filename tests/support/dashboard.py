@@ -67,10 +67,10 @@ async def show(
     tab: Tab, url: str, *, token: str = ADMIN_TOKEN, width: int = 1360, height: int = 1000, scheme: Scheme = "light"
 ) -> None:
     """Open the page, signed in unless the token is empty."""
+    if token:
+        signs_in = f"sessionStorage.setItem({TOKEN_NAME!r}, {json.dumps(token)})"
+        await tab.call("Page.addScriptToEvaluateOnNewDocument", source=signs_in)
     await tab.open(f"{url}/dashboard", width=width, height=height, scheme=scheme)
-    if token and token != await tab.evaluate(f"sessionStorage.getItem({TOKEN_NAME!r})"):
-        await tab.evaluate(f"sessionStorage.setItem({TOKEN_NAME!r}, {json.dumps(token)})")
-        await tab.open(f"{url}/dashboard", width=width, height=height, scheme=scheme)
     await until(tab, "document.getElementById('live').dataset.state === 'live'")
 
 

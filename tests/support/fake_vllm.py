@@ -50,7 +50,6 @@ Fault = Literal[
     "silent end",  # end the stream cleanly before its last event
     "error first",  # begin the stream with an error event, as vLLM does whose engine died before the first token
     "error event",  # the same in the middle of the stream
-    "stale",  # close a connection on which a second request arrives
 ]
 OPERATED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache")
 
@@ -102,13 +101,11 @@ class _RefusedError(Exception):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Lets the application reach its connection, and counts requests on it."""
+    """Lets the application reach its connection."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.request_number = getattr(self, "request_number", 0) + 1
         self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
-        self.scope["fake.number"] = self.request_number  # type: ignore[typeddict-unknown-key]
 
 
 class FakeVllm:
@@ -191,9 +188,6 @@ class FakeVllm:
         if scope["method"] == "GET":
             return await self._get(scope, headers, send)
         body = await read_body(receive)
-        if self.fault == "stale" and scope["fake.number"] > 1:
-            scope["fake.transport"].abort()
-            return None
         if scope["path"] == CANCEL_PATH:
             return await self._cancel(headers, body, send)
         if scope["path"] in OPERATED:

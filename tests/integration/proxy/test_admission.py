@@ -5,9 +5,8 @@ from typing import Any
 
 import httpx
 
-from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
-from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import COMPLETION, Cluster, cluster, until, until_true
 
 
 async def ask(running: Cluster, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
@@ -22,10 +21,7 @@ async def admission(running: Cluster) -> dict[str, Any]:
 
 
 async def until_waiting(running: Cluster, count: int) -> None:
-    async def enough() -> bool:
-        return bool((await admission(running))["waiting"] == count)
-
-    await until_true(enough)
+    await until(lambda: admission(running), lambda seen: seen["waiting"] == count)
 
 
 def hold(running: Cluster) -> None:
@@ -46,12 +42,12 @@ async def test_more_than_may_be_served_at_once_wait_and_are_all_answered() -> No
         asked = [asyncio.create_task(ask(running)) for _ in range(6)]
         await until_waiting(running, 4)
         state = await admission(running)
-        inside, waiting = [await metric(running, f"baton_admission_{name}") for name in ("inside", "waiting")]
+        inside, waiting = [await running.metric(f"baton_admission_{name}") for name in ("inside", "waiting")]
         sent = len(running.decode[0].seen)
         release(running)
         got = await asyncio.gather(*asked)
-        waits = await metric(running, "baton_admission_wait_seconds_count")
-        left = await metric(running, "baton_admission_waiting")
+        waits = await running.metric("baton_admission_wait_seconds_count")
+        left = await running.metric("baton_admission_waiting")
         await assert_nothing_left(running)
 
     assert [each.status_code for each in got] == [200] * 6
@@ -69,9 +65,7 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
         asked.append(asyncio.create_task(ask(running, authorization="Bearer key-two")))
         await until_waiting(running, 3)
         queue = await ask(running)
-        refused = [
-            await metric(running, f'baton_refusals_total{{reason="{reason}"}}') for reason in ("tenant", "queue")
-        ]
+        refused = [await running.metric(f'baton_refusals_total{{reason="{reason}"}}') for reason in ("tenant", "queue")]
         series = (await running.http.get("/metrics")).text
         release(running)
         got = await asyncio.gather(*asked)
@@ -119,7 +113,7 @@ async def test_a_request_that_leaves_the_queue_leaves_nothing() -> None:
         second.cancel()
         await until_waiting(running, 0)
         late = await ask(running, x_request_timeout_s="0.5")
-        waited = await metric(running, 'baton_refusals_total{reason="waited"}')
+        waited = await running.metric('baton_refusals_total{reason="waited"}')
         release(running)
         assert (await first).status_code == 200
         await assert_nothing_left(running)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -15,11 +14,9 @@ import pytest
 
 from baton.proxy.auth import account, api_key_auth
 from baton.proxy.http_server import file_watcher
-from tests.integration.proxy import test_workers
 from tests.integration.proxy.test_admission import hold, release, until_waiting
-from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
-from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until, until_true
 from tests.support.fake_answers import MODEL
 
 KEYS = {name: f"the-key-of-{name}-{'x' * 20}" for name in ("free", "narrow", "slow", "models", "old")}
@@ -30,6 +27,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "models": {"key": KEYS["models"], "models": ["another"]},
     "old": {"key": KEYS["old"], "expires": "2020-01-01"},
 }
+BROKEN = "baton_api_keys_file_broken"
 REFUSALS = 'baton_access_refusals_total{key="%s",reason="%s"}'
 
 
@@ -63,6 +61,12 @@ async def ask(running: Cluster, name: str = "", path: str = "/v1/completions", *
     return await running.http.post(path, json=body, headers=bearer(name) if name else {})
 
 
+async def models(running: Cluster, name: str) -> list[str]:
+    """What is listed for a key."""
+    listed = await running.http.get("/v1/models", headers=bearer(name))
+    return [entry["id"] for entry in listed.json()["data"]]
+
+
 async def test_without_a_key_no_request_gets_in(tmp_path: Path) -> None:
     """401 in the API's own shape, on every route that serves; no node hears of it, nothing of the key is in the answer."""
     async with keyed(tmp_path) as running:
@@ -79,9 +83,9 @@ async def test_without_a_key_no_request_gets_in(tmp_path: Path) -> None:
         theirs = await running.http.post("/v1/messages", json=CHAT, headers={"x-api-key": "guessed-it"})
         open_routes = [(await running.http.get(path)).status_code for path in ("/health", "/ready", "/metrics")]
         counted = [
-            await metric(running, REFUSALS % each) for each in (("", "missing"), ("", "unknown"), ("old", "expired"))
+            await running.metric(REFUSALS % each) for each in (("", "missing"), ("", "unknown"), ("old", "expired"))
         ]
-        requests = await metric(running, 'baton_requests_total{endpoint="/v1/completions",path="",status="401"}')
+        requests = await running.metric('baton_requests_total{endpoint="/v1/completions",path="",status="401"}')
         heard = running.decode[0].seen + running.prefill[0].seen
 
     assert [each.status_code for each in got] == [401] * 8
@@ -132,7 +136,7 @@ async def test_requests_at_once_are_counted_until_their_last_byte(tmp_path: Path
         await until_true(lambda: len(running.decode[0].seen) == 3)
         release(running)
         ended = [await third, await other, await ask(running, "narrow")]
-        refused = await metric(running, REFUSALS % ("narrow", "at_once"))
+        refused = await running.metric(REFUSALS % ("narrow", "at_once"))
         await assert_nothing_left(running)
 
     assert second.status_code == 429
@@ -147,20 +151,15 @@ async def test_a_key_sees_and_uses_its_own_models_only(tmp_path: Path) -> None:
     async with keyed(tmp_path) as running:
         for node in (running.prefill[0], running.decode[0]):
             node.change(served_models=[MODEL, "another"])
-
-        async def is_listed() -> bool:
-            listed = await running.http.get("/v1/models", headers=bearer("free"))
-            return [entry["id"] for entry in listed.json()["data"]] == [MODEL, "another"]
-
-        await until_true(is_listed)
+        await until(lambda: models(running, "free"), lambda listed: listed == [MODEL, "another"])
         got = [
             await ask(running, "models"),
             await ask(running, "models", model=None),
             await ask(running, "models", "/tokenize"),
         ]
-        listed = await running.http.get("/v1/models", headers=bearer("models"))
+        listed = await models(running, "models")
         one = await running.http.get(f"/v1/models/{MODEL}", headers=bearer("models"))
-        refused = await metric(running, REFUSALS % ("models", "model"))
+        refused = await running.metric(REFUSALS % ("models", "model"))
         heard = running.decode[0].seen + running.decode[0].was_passed
         own = await ask(running, "models", model="another")
 
@@ -171,7 +170,7 @@ async def test_a_key_sees_and_uses_its_own_models_only(tmp_path: Path) -> None:
     assert {(each.json()["error"]["code"], each.json()["error"]["param"]) for each in got} == {
         ("model_not_found", "model")
     }
-    assert [entry["id"] for entry in listed.json()["data"]] == ["another"]
+    assert listed == ["another"]
     assert (refused, heard) == (3, [])
 
 
@@ -203,21 +202,13 @@ async def test_a_new_file_counts_without_a_restart(
     async with keyed(tmp_path) as running:
         path = tmp_path / "keys"
         spent = [(await ask(running, "slow")).status_code for _ in range(3)]
-
-        async def broken() -> float:
-            return await metric(running, "baton_api_keys_file_broken")
-
         write(path, {"slow": ENTRIES["slow"], "new": {"key": "a key that is not one"}})
-        await until_true(broken)
+        await running.until_metric(BROKEN, 1)
         during = (await ask(running, "free")).status_code
         write(path, {"slow": ENTRIES["slow"], "new": {"key": KEYS["old"]}})
-
-        async def is_new() -> bool:
-            return (await ask(running, "old")).status_code == 200
-
-        await until_true(is_new)
+        await until(lambda: ask(running, "old"), lambda got: got.status_code == 200)
         after = [(await ask(running, name)).status_code for name in ("free", "slow")]
-        mended = await broken()
+        mended = await running.metric(BROKEN)
         write(path, {})
         await until_true(lambda: len([each for each in caplog.records if each.message == "API keys read"]) >= 3)
         without_keys = (await ask(running, "old")).status_code
@@ -229,35 +220,3 @@ async def test_a_new_file_counts_without_a_restart(
     told = [vars(each) for each in caplog.records if each.message == "API keys read"]
     assert (told[1]["added"], sorted(told[1]["removed"])) == (["new"], ["free", "models", "narrow", "old"])
     assert not [each for each in caplog.records if any(key in str(vars(each)) for key in KEYS.values())]
-
-
-async def test_workers_count_together(tmp_path: Path) -> None:
-    """A key's limits are those of the whole proxy, whichever worker a connection comes to; one that dies counts no more."""
-    entries = {
-        "a": {"key": KEYS["free"], "requests_at_once": 4},
-        "b": {"key": KEYS["slow"], "requests_per_minute": 1},
-    }
-    path = write(tmp_path / "keys", entries)
-    async with test_workers.proxy(tmp_path, "--api-keys-file", str(path), decode=1) as running:
-        decode = running.decode[0]
-
-        async def complete(name: str) -> int:
-            async with httpx.AsyncClient(base_url=running.url, timeout=30) as http:
-                return (await http.post("/v1/completions", json=COMPLETION, headers=bearer(name))).status_code
-
-        decode.may_answer.clear()
-        asked = []
-        for _ in range(8):
-            asked.append(asyncio.create_task(complete("free")))
-            await until_true(lambda: len(decode.seen) + sum(each.done() for each in asked) == len(asked), timeout_s=30)
-        decode.may_answer.set()
-        at_once = sorted(await asyncio.gather(*asked))
-        began_s = time.monotonic()
-        often = [await complete("slow") for _ in range(8)]
-        minutes = int((time.monotonic() - began_s) / 60)
-        counted = await running.counted("baton_key_requests_total")
-
-    assert at_once == [200] * 4 + [429] * 4
-    assert often[0] == 200
-    assert often.count(200) <= 1 + minutes  # each worker by itself would let in one
-    assert counted == 4 + often.count(200)

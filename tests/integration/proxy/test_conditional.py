@@ -3,19 +3,16 @@
 import asyncio
 from functools import partial
 
-import pytest
-
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.planning import reasons
-from tests.integration.proxy.test_failover import metric
-from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
-from tests.support.cluster import Cluster, cluster, until_true
+from tests.integration.proxy.test_failures import assert_error
+from tests.support.cluster import Cluster, cluster, until, until_true
 from tests.support.fake_vllm import FakeVllm
 
 
 async def decisions(running: Cluster, path: str, reason: str) -> float:
     """How often a plan was made for that reason."""
-    return await metric(running, f'baton_decisions_total{{path="{path}",reason="{reason}"}}')
+    return await running.metric(f'baton_decisions_total{{path="{path}",reason="{reason}"}}')
 
 
 async def own_bytes(running: Cluster) -> list[int]:
@@ -73,11 +70,7 @@ async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle
         waited = await waiting
         counted = await decisions(running, "local", "on_decode")
         series = f'baton_prefill_prediction_ratio_count{{role="prefill",url="{maker.url}"}}'
-
-        async def are_predicted() -> bool:
-            return await metric(running, series) > 0
-
-        await until_true(are_predicted)
+        await until(lambda: running.metric(series), lambda predicted: predicted > 0)
 
     assert waited.headers["x-baton-path"] == "disaggregated"
     assert got.headers["x-baton-path"] == "local"
@@ -95,7 +88,7 @@ async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
         refused = await running.complete(prompt="x" * 600)
         small = asyncio.create_task(running.complete(prompt="x" * 100))
         await until_true(lambda: sum(len(node.seen) for node in running.decode) == 3)
-        counted = await metric(running, 'baton_refusals_total{reason="decode_cap"}')
+        counted = await running.metric('baton_refusals_total{reason="decode_cap"}')
         for node in running.decode:
             node.may_answer.set()
         got = [await each for each in (*asked, small)]
@@ -106,31 +99,6 @@ async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
     assert counted == 1
     assert [each.status_code for each in (*got, again)] == [200] * 4
     assert again.headers["x-baton-reason"] == "no prefill node is configured"
-
-
-@pytest.mark.parametrize("way", ["room", "prefill node"])
-async def test_a_prompt_whose_prefill_node_failed_waits_for_room_and_is_not_lost(way: str) -> None:
-    """Every decode node is full: the request waits until one has room, or a prefill node is there again."""
-    async with cluster(prefill=2, max_own_prompt_bytes=1000) as running:
-        lost, spare = running.prefill
-        await running.admin("POST", "/admin/nodes/drain", json={"url": spare.url})
-        running.decode[0].may_answer.clear()
-        first = asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))
-        await until_true(lambda: running.decode[0].seen)
-        lost.fault = "status"
-        second = asyncio.create_task(running.complete(prompt="y" * 600))
-        await until_true(lambda: any(request.cancelled for request in running.decode[0].seen))
-        if way == "room":
-            running.decode[0].may_answer.set()
-        else:
-            await running.admin("POST", "/admin/nodes/drain", json={"url": spare.url, "draining": False})
-            await until_true(lambda: spare.seen)
-            running.decode[0].may_answer.set()
-        got = [await first, await second]
-        await assert_nothing_left(running)
-
-    assert [each.status_code for each in got] == [200, 200]
-    assert got[1].headers["x-baton-path"] == ("recomputed" if way == "room" else "disaggregated")
 
 
 async def test_who_waits_in_vain_for_room_is_told_before_its_deadline() -> None:

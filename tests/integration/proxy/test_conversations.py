@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.cluster import cluster, until_true
+from tests.support.cluster import cluster
 from tests.support.fake_answers import MODEL
 
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "a"}
@@ -40,11 +40,7 @@ async def test_a_conversation_whose_node_may_be_gone_is_refused() -> None:
     async with cluster(decode=2) as running:
         running.decode[0].passed["GET", "/v1/responses/resp_9"] = 404, b"application/json", b"{}"
         await running.decode[1].stop()
-
-        async def noticed() -> bool:
-            return any(node["state"] == "down" for node in (await running.http.get("/ready")).json()["nodes"])
-
-        await until_true(noticed)
+        await running.until_state(running.decode[1], "down")
         got = await running.http.post("/v1/responses", json={**RESPONSE, "previous_response_id": "resp_9"})
 
     assert got.status_code == 503

@@ -1,7 +1,6 @@
 """The dashboard's feed on real sockets: who sees what, what is asked of nodes, and that it stays bounded."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +8,9 @@ import pytest
 from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
 from baton.proxy.dashboard import asking, dashboard, pace, recorder
 from baton.proxy.dashboard.files import files
-from tests.integration.proxy.test_workers import proxy
-from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
+from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until, until_true
 from tests.support.dashboard import tell_transfers
 from tests.support.fake_vllm import FakeVllm
-from tests.support.proxy_process import PATIENCE_S
 
 FEED = "/dashboard/api/feed"
 TRANSFER = "/dashboard/api/transfers/" + "ab" * 16
@@ -57,12 +54,18 @@ async def test_the_page_and_its_files_are_for_anybody_and_from_here() -> None:
 
 
 async def test_without_the_token_there_is_what_is_open_elsewhere() -> None:
-    """Nodes and sums; no single request, even while an operator looks, and no node is asked for it."""
+    """Nodes and sums; no single request, even while an operator looks, and no node is asked for it. A wrong token is refused instead."""
     async with cluster() as running:
         await look(running)
         await running.complete(stream=True)
         seen = (await running.http.get(FEED)).json()
+        refused = [
+            await running.http.get(path, headers={"authorization": value})
+            for path in (FEED, TRANSFER + "?prefill=http://x&decode=http://y")
+            for value in ("Bearer x", f"Basic {ADMIN_TOKEN}")
+        ]
 
+    assert [(each.status_code, each.json()["error"]["type"]) for each in refused] == [(401, "authentication_error")] * 4
     assert (seen["operator"], seen["requests"], seen["leaving"]) == (False, None, [])
     assert "gauges" not in seen
     assert sum(seen["counters"]["requests"].values()) == 1
@@ -72,19 +75,6 @@ async def test_without_the_token_there_is_what_is_open_elsewhere() -> None:
         *("url", "role", "slot", "state", "reason", "breaker", "breaker_openings", "models"),
         *("requests", "other_requests", "first", "gaps"),
     }
-
-
-async def test_a_wrong_token_is_refused() -> None:
-    """In OpenAI's shape, and not with the open view in its place."""
-    async with cluster() as running:
-        got = [
-            await running.http.get(path, headers={"authorization": value})
-            for path in (FEED, TRANSFER + "?prefill=http://x&decode=http://y")
-            for value in ("Bearer x", f"Basic {ADMIN_TOKEN}")
-        ]
-
-    assert {each.status_code for each in got} == {401}
-    assert {each.json()["error"]["type"] for each in got} == {"authentication_error"}
 
 
 async def test_without_a_token_file_there_are_no_operators() -> None:
@@ -100,41 +90,37 @@ async def test_without_a_token_file_there_are_no_operators() -> None:
 
 
 async def test_an_operator_sees_requests_under_way_and_ended() -> None:
-    """From the look on: where each is, how its legs went, and what became of it."""
-    async with cluster() as running:
+    """From the look on: where each is, how its legs went, which failed, and what became of it."""
+    async with cluster(decode=2, breaker_failures=1) as running:
         await look(running)
-        running.decode[0].may_answer.clear()
+        for node in running.decode:
+            node.may_answer.clear()
         task = asyncio.create_task(running.complete(stream=True, max_tokens=5))
-        await until_true(lambda: running.decode[0].seen)
+        await until_true(lambda: any(node.seen for node in running.decode))
         during = await look(running)
-        running.decode[0].may_answer.set()
+        for node in running.decode:
+            node.may_answer.set()
         answer = await task
+        taker = next(node for node in running.decode if node.seen)
         after = await look(running)
+        running.decode[0].fault = "status"
+        for _ in range(2):
+            await running.complete(stream=True)
+        at_last = await look(running)
 
     (live,), (ended,) = during["requests"]["live"], after["requests"]["recent"]
     assert (live["phase"] in ("prefill", "decode"), during["in_flight"]) == (True, 1)
     assert (ended["status"], ended["path"], ended["phase"]) == (200, "disaggregated", "ended")
     assert ended["transfer"] == answer.headers["x-baton-transfer-id"]
-    assert (ended["prefill"], ended["decode"]) == (running.prefill[0].url, running.decode[0].url)
+    assert (ended["prefill"], ended["decode"]) == (running.prefill[0].url, taker.url)
     assert {leg[0]: leg[5] for leg in ended["legs"]} == {"prefill": "", "decode": ""}
     assert ended["ttft_s"] < ended["lasted_s"]
     assert ended["chunks"] >= 1  # a busy proxy reads several tokens at once
     assert "Once upon" not in str(after)
-
-
-async def test_a_failed_leg_and_its_retry_are_seen() -> None:
-    """The node that failed, how, and the one that answered."""
-    async with cluster(decode=2, breaker_failures=1) as running:
-        await look(running)
-        running.decode[0].fault = "status"
-        for _ in range(2):
-            await running.complete(stream=True)
-        seen = await look(running)
-
-    tried = next(request for request in seen["requests"]["recent"] if request["attempts"] == 2)
+    tried = next(request for request in at_last["requests"]["recent"] if request["attempts"] == 2)
     assert [leg[5] for leg in tried["legs"] if leg[0] == "decode"] == ["status", ""]
     assert [event[1] for event in tried["events"]] == ["retry"]
-    assert {node["breaker"] for node in seen["nodes"]} == {"open", "closed"}
+    assert {node["breaker"] for node in at_last["nodes"]} == {"open", "closed"}
 
 
 async def test_nodes_are_asked_only_while_a_page_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,12 +138,7 @@ async def test_nodes_are_asked_only_while_a_page_looks(monkeypatch: pytest.Monke
         tell_transfers(
             node, quarantined=7, failures=[{"transfer_id": "ff/0-1", "state": "dirty", "reason": "it broke"}]
         )
-
-        async def failure_is_seen() -> bool:
-            return bool((await look(running))["failures"])
-
-        await until_true(failure_is_seen)
-        seen = await look(running)
+        seen = await until(lambda: look(running), lambda seen: seen["failures"])
         await asyncio.sleep(0.4)
         then = asked(node, TRANSFERS_PATH)
         await asyncio.sleep(0.2)
@@ -186,39 +167,35 @@ async def test_many_nodes_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_transfer_is_told_of_by_both_nodes() -> None:
-    """Layers from P, instants from D, and where they lie on P's axis."""
-    async with cluster() as running:
-        for node in (*running.prefill, *running.decode):
-            tell_transfers(node)
-        urls = {"prefill": running.prefill[0].url, "decode": running.decode[0].url}
-        told = (await running.admin("GET", TRANSFER, params=urls)).json()
+    """Layers from P, instants from D, and where they lie on P's axis.
 
-    assert len(told["prefill"]["flows"][0]["written"]) == 3 * 28
-    assert told["decode"]["ended"][0]["state"] == "loaded"
-    assert told["offset"] == {"at_s": pytest.approx(0.0, abs=1e-6), "uncertainty_s": pytest.approx(0.001, abs=1e-6)}
-
-
-async def test_only_members_are_asked_and_only_for_transfers() -> None:
-    """Whatever address a request names, the cluster's token goes to no other host; a node in the other role is none either.
-
+    Whatever address a request names, the cluster's token goes to no host that is no member; a node in the other role is none either.
     What is no transfer's id is refused before a node is asked.
     """
     async with cluster() as running:
         stranger = FakeVllm("decode", running.fabric)
         await stranger.start()
-        tell_transfers(stranger)
-        urls = {"prefill": running.decode[0].url, "decode": stranger.url}
-        told = (await running.admin("GET", TRANSFER, params=urls)).json()
-        await stranger.stop()
+        for node in (*running.prefill, *running.decode, stranger):
+            tell_transfers(node)
         urls = {"prefill": running.prefill[0].url, "decode": running.decode[0].url}
         names = ("x", "AB" * 16, "ab" * 17)
-        got = [await running.admin("GET", f"/dashboard/api/transfers/{name}", params=urls) for name in names]
+        refused = [await running.admin("GET", f"/dashboard/api/transfers/{name}", params=urls) for name in names]
+        before = asked(running.prefill[0], TIMELINE_PATH)
+        told = (await running.admin("GET", TRANSFER, params=urls)).json()
+        urls = {"prefill": running.decode[0].url, "decode": stranger.url}
+        not_told = (await running.admin("GET", TRANSFER, params=urls)).json()
+        await stranger.stop()
 
+    assert before == 0
+    assert [(each.status_code, each.json()["error"]["type"]) for each in refused] == [
+        (400, "invalid_request_error")
+    ] * 3
+    assert len(told["prefill"]["flows"][0]["written"]) == 3 * 28
+    assert told["decode"]["ended"][0]["state"] == "loaded"
+    assert told["offset"] == {"at_s": pytest.approx(0.0, abs=1e-6), "uncertainty_s": pytest.approx(0.001, abs=1e-6)}
     assert stranger.was_passed == []
-    assert "no prefill node" in told["prefill"]["problem"]
-    assert stranger.url in told["decode"]["problem"]
-    assert [(each.status_code, each.json()["error"]["type"]) for each in got] == [(400, "invalid_request_error")] * 3
-    assert asked(running.prefill[0], TIMELINE_PATH) == 0
+    assert "no prefill node" in not_told["prefill"]["problem"]
+    assert stranger.url in not_told["decode"]["problem"]
 
 
 async def test_so_many_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,31 +221,3 @@ async def test_many_who_look_share_one_look(monkeypatch: pytest.MonkeyPatch) -> 
         bodies = [each.content for each in await asyncio.gather(*(running.http.get(FEED) for _ in range(10)))]
 
     assert len(set(bodies)) == 1
-
-
-async def test_several_workers_are_one_view(tmp_path: Path) -> None:
-    """Whichever of them is asked shows the requests of all."""
-    async with proxy(tmp_path, workers=2) as running:
-        seen: list[dict[str, Any]] = []
-
-        async def are_seen(requests: int, views: int) -> bool:
-            """Look, as often as a page may and nothing is forgotten; a worker that is late to tell is asked again."""
-            await asyncio.sleep(0.05)
-            view = (await running.ask("GET", FEED)).json()
-            if view["workers"]["answering"] == 2 and len(view["requests"]["recent"]) == requests:
-                seen.append(view)
-            return len(seen) >= views
-
-        await until_true(lambda: are_seen(0, views=1), timeout_s=PATIENCE_S)  # both watch from here on
-        seen.clear()
-        asked = [asyncio.create_task(running.complete(stream=True)) for _ in range(12)]
-        await until_true(lambda: are_seen(12, views=4), timeout_s=PATIENCE_S)
-        got = await asyncio.gather(*asked)
-
-    assert {each.status_code for each in got} == {200}
-    assert {each.headers["x-request-id"] for each in got} == {
-        request["id"] for request in seen[0]["requests"]["recent"]
-    }
-    assert [len(each["requests"]["recent"]) for each in seen] == [12] * 4
-    assert [each["workers"] for each in seen] == [{"answering": 2, "of": 2}] * 4
-    assert [sum(each["counters"]["requests"].values()) for each in seen] == [12.0] * 4

@@ -13,11 +13,12 @@ from baton.proxy.dashboard import asking, recorder
 from tests.support.accessible import axe_source, nameless, violations
 from tests.support.browser import Browser, Scheme, Tab
 from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import until as poll
 from tests.support.dashboard import LAYERS, press, show, tell_transfers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 1360), ("light", 400), ("dark", 820)]
+SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 400), ("light", 820)]
 DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
 MANY: Final = 300
 EVIL: Final = "<b/class='evil'>x</b><img/src='x'/onerror='document.title=1'>"
@@ -81,6 +82,8 @@ async def test_the_page_is_sound_on_every_screen(browser: Browser) -> None:
             if scheme in papers:
                 continue
             papers[scheme] = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            if len(papers) > 1 and not axe:
+                continue  # a name does not depend on the colours
             for opens in ("", "sign-dialog", "help-dialog", "nodes-dialog", "node"):
                 if opens == "node":
                     await tab.evaluate("document.querySelector('#decode-nodes button').click()")
@@ -277,12 +280,8 @@ async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None
         cluster(decode=2, ready=False, probe_interval_s=5.0, also={"prefill": urls}) as running,
         browser.tab() as tab,
     ):
-
-        async def is_known() -> bool:
-            nodes = (await running.http.get("/ready")).json()["nodes"]
-            return all(node["state"] in ("ready", "down") for node in nodes)
-
-        await until_true(is_known, timeout_s=60.0)
+        are_known = {"ready", "down"}.issuperset
+        await poll(running.nodes, lambda nodes: are_known(node["state"] for node in nodes), timeout_s=60.0)
         await show(tab, running.url)
         await until(tab, f"document.querySelectorAll('#prefill-rest .squares i').length === {MANY + 1}")
         cards = await tab.evaluate("document.querySelectorAll('#prefill-nodes li').length")

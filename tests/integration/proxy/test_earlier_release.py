@@ -18,8 +18,9 @@ REQUESTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("known", [EARLIEST, STARTING], ids=["earliest", "that starts with tokens"])
-@pytest.mark.parametrize("old", ["a prefill node", "a decode node", "all nodes"])
+@pytest.mark.parametrize(
+    ("old", "known"), [("a prefill node", STARTING), ("a decode node", STARTING), ("all nodes", EARLIEST)]
+)
 async def test_an_earlier_release_is_sent_no_parameter_that_it_does_not_know(old: str, known: set[str]) -> None:
     """It would take their signature for a wrong one. Whole answers and streams, some of which leave their nodes, and answers that return."""
     settings: dict[str, Any] = {"return_answers": "on", "prefill_policy": "round_robin", "decode_policy": "round_robin"}

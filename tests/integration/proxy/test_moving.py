@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 
 from baton.contracts.kv_transfer import FIELD, KEY
-from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
-from tests.integration.proxy.test_resume import BODIES, KIND, PATHS, RANDOM, TOKENS, same_id, whole
-from tests.support.cluster import Cluster, cluster, until_true
+from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, TOKENS, same_id, whole
+from tests.support.cluster import Cluster, cluster, until, until_true
 from tests.support.fake_answers import FIRST_ID
 from tests.support.fake_vllm import FakeVllm, Fault, Seen
 
 NODES = "/admin/nodes"
 SECOND = " wörd1".encode()  # token of an answer: the first comes from the prefill node
-FAULTS = pytest.mark.parametrize(
-    ("role", "fault"), [("prefill", "status"), ("prefill", "drop"), ("decode", "status"), ("decode", "drop")]
-)
-ORDERS = pytest.mark.parametrize("order", ["drain", "evacuate"])
 
 
 @asynccontextmanager
@@ -72,6 +67,11 @@ async def view(running: Cluster) -> dict[str, Any]:
     return next(node for node in nodes if node["url"] == running.decode[0].url)
 
 
+async def until_streams(running: Cluster, **wanted: dict[str, int]) -> None:
+    """Wait until so many streams have left, or stay, for these reasons."""
+    await until(lambda: view(running), lambda seen: all(seen[f"streams_{name}"] == wanted[name] for name in wanted))
+
+
 def params(seen: Seen) -> dict[str, Any]:
     """The signed parameters of a request, whether the node came to look at it or not."""
     return dict(seen.body.get(FIELD, {}).get(KEY, {}))
@@ -83,8 +83,10 @@ def legs(node: FakeVllm, role: str) -> list[Seen]:
     return [seen for seen in node.seen if params(seen).get("role") == role and params(seen).get(key)]
 
 
-@KIND
-@ORDERS
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [("completion", "drain"), ("chat", "evacuate"), ("message", "drain"), ("response", "evacuate")],
+)
 async def test_a_stream_moves_with_its_kv(kind: str, order: str) -> None:
     """One server's stream for the client. The prefill node has no part in it, and no retry is paid."""
     async with moving(retry_burst=1, retry_share=0) as running:
@@ -92,8 +94,8 @@ async def test_a_stream_moves_with_its_kv(kind: str, order: str) -> None:
         source, target = running.decode
         await leave(running, order)
         got = await asked
-        moved = await metric(running, 'baton_streams_moved_total{result="moved"}')
-        gaps = await metric(running, 'baton_stream_move_gap_seconds_count{result="moved"}')
+        moved = await running.metric('baton_streams_moved_total{result="moved"}')
+        gaps = await running.metric('baton_stream_move_gap_seconds_count{result="moved"}')
         seen = await view(running)
         await assert_nothing_left(running)
 
@@ -182,8 +184,7 @@ def strike(node: FakeVllm, role: str, fault: Fault, *, spared: int = 0) -> None:
     node.fault_of = fault_of
 
 
-@ORDERS
-@FAULTS
+@pytest.mark.parametrize(("order", "role", "fault"), [("drain", "prefill", "drop"), ("evacuate", "decode", "status")])
 async def test_a_stream_stays_whose_kv_cannot_be_sent_ahead(order: str, role: str, fault: Fault) -> None:
     """It is not touched. A node that is drained is going to stop: its streams leave without KV then."""
     async with moving(breaker_failures=100) as running:
@@ -192,11 +193,7 @@ async def test_a_stream_stays_whose_kv_cannot_be_sent_ahead(order: str, role: st
         strike(source if role == "prefill" else target, role, fault)
         await leave(running, order)
         if order == "evacuate":
-
-            async def has_failed() -> bool:
-                return bool((await view(running))["streams_staying"] == {"failed": 1})
-
-            await until_true(has_failed)
+            await until_streams(running, staying={"failed": 1})
             source.may_go_on.set()
         got = await asked
         left = (await view(running))["streams_left"]
@@ -207,7 +204,7 @@ async def test_a_stream_stays_whose_kv_cannot_be_sent_ahead(order: str, role: st
     assert source.seen[0].cancelled == (order == "drain")
 
 
-@FAULTS
+@pytest.mark.parametrize(("role", "fault"), [("prefill", "drop"), ("decode", "status")])
 async def test_a_stream_goes_on_where_the_last_of_its_kv_does_not_come(role: str, fault: Fault) -> None:
     """The other node has started: it is told, and computes what it does not have. Or it has not: another one, with the prefill node that has had the prompt."""
     async with moving(prefill=2, decode=3, breaker_failures=100) as running:
@@ -246,7 +243,7 @@ async def test_a_node_that_dies_while_a_stream_moves(role: str, phase: int) -> N
         if role == "decode" and phase == 1:
             source.may_go_on.set()
         got = await asked
-        moved = await metric(running, 'baton_streams_moved_total{result="moved"}')
+        moved = await running.metric('baton_streams_moved_total{result="moved"}')
 
     assert got == whole("chat")
     assert moved <= (role == "prefill" and phase == 2)  # the other node may have started, and has what went ahead
@@ -278,11 +275,7 @@ async def test_a_source_without_a_free_place(phase: int) -> None:
         strike(source, "prefill", "hang", spared=phase - 1)
         await leave(running, "evacuate")
         result = "failed" if phase == 1 else "moved"
-
-        async def has_left() -> bool:
-            return bool((await view(running))["streams_left"] == {result: 1})
-
-        await until_true(has_left)
+        await until_streams(running, left={result: 1})
         await until_true(lambda: legs(source, "prefill")[-1].cancelled)
         seen = await view(running)
         source.may_go_on.set()
@@ -317,11 +310,7 @@ async def test_a_stream_that_begins_after_the_order_moves_if_its_node_was_asked_
         await running.admin("POST", f"{NODES}/drain", json={"url": target.url, "draining": False})
         await running.until_ready()
         await leave(running, "evacuate")
-
-        async def is_beginning() -> bool:
-            return bool((await view(running))["streams_staying"] == {"beginning": 1})
-
-        await until_true(is_beginning)
+        await until_streams(running, staying={"beginning": 1})
         source.fault = "stall"
         source.may_answer.set()
         got = await asked
@@ -331,20 +320,6 @@ async def test_a_stream_that_begins_after_the_order_moves_if_its_node_was_asked_
     assert left == {"moved": 1}
 
 
-async def test_a_node_that_is_stopping_is_asked_for_nothing() -> None:
-    """It refuses all requests: its streams leave without KV."""
-    async with moving() as running:
-        (asked,) = await begin(running, "completion")
-        source = running.decode[0]
-        source.change(state="draining")
-        got = await asked
-        left = (await view(running))["streams_left"]
-
-    assert got == whole("completion")
-    assert left == {"recomputed": 1}
-    assert legs(source, "prefill") == []
-
-
 async def test_an_order_that_is_given_twice() -> None:
     """What is on its way is not begun once more; what had failed is."""
     async with moving(breaker_failures=100) as running:
@@ -352,11 +327,7 @@ async def test_an_order_that_is_given_twice() -> None:
         source, target = running.decode
         strike(source, "prefill", "status")
         await leave(running, "evacuate")
-
-        async def has_failed() -> bool:
-            return bool((await view(running))["streams_staying"] == {"failed": 1})
-
-        await until_true(has_failed)
+        await until_streams(running, staying={"failed": 1})
         source.fault_of = lambda _: ""
         target.may_answer.clear()
         await leave(running, "evacuate")
@@ -369,24 +340,5 @@ async def test_an_order_that_is_given_twice() -> None:
         left = (await view(running))["streams_left"]
 
     assert sent == 2
-    assert got == whole("completion")
-    assert left == {"moved": 1}
-
-
-async def test_a_stream_that_no_node_could_take_moves_when_one_is_there() -> None:
-    async with moving() as running:
-        (asked,) = await begin(running, "completion")
-        target = running.decode[1]
-        await running.admin("POST", f"{NODES}/drain", json={"url": target.url})
-        await leave(running, "evacuate")
-
-        async def has_no_node() -> bool:
-            return bool((await view(running))["streams_staying"] == {"no_node": 1})
-
-        await until_true(has_no_node)
-        await running.admin("POST", f"{NODES}/drain", json={"url": target.url, "draining": False})
-        got = await asked
-        left = (await view(running))["streams_left"]
-
     assert got == whole("completion")
     assert left == {"moved": 1}

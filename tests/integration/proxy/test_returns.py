@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from baton.proxy.handler import answer_returns
-from baton.proxy.handler.answer_returns import MOST_WAITING
-from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_moving import legs, params
-from tests.support.cluster import Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, MODEL
+from tests.support.cluster import COMPLETION, Cluster, cluster
+from tests.support.fake_answers import FIRST_ID
 
 TOKENS = 40  # more than a block
 RETURNED, FAILED, DROPPED = (
@@ -31,19 +29,12 @@ async def returning(**settings: Any) -> AsyncIterator[Cluster]:
         yield running
 
 
-async def counted(running: Cluster, name: str, count: int) -> None:
-    async def is_there() -> bool:
-        return await metric(running, name) == count
-
-    await until_true(is_there)
-
-
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_an_answer_returns_to_the_node_that_had_its_prompt(streamed: bool) -> None:
     """All its tokens but the last, by a transfer from the decode node; the prefill node's own token is thrown away."""
     async with returning(prefill=2) as running:
         await running.complete(stream=streamed, max_tokens=TOKENS)
-        await counted(running, RETURNED, 1)
+        await running.until_metric(RETURNED, 1)
         await assert_nothing_left(running)
         (source,), destination = running.decode, next(node for node in running.prefill if node.seen)
 
@@ -55,43 +46,47 @@ async def test_an_answer_returns_to_the_node_that_had_its_prompt(streamed: bool)
 
 
 @pytest.mark.parametrize(
-    ("settings", "asked"),
+    "settings",
     [
-        ({"both_ways": False}, {}),
-        ({"return_answers": "off"}, {}),
-        ({"return_answers": "auto"}, {}),  # nothing is known of the nodes' times
-        ({}, {"max_tokens": 16}),  # not a block
-        ({}, {"n": 2}),
+        {"both_ways": False},
+        {"return_answers": "off"},
+        {"return_answers": "auto"},  # nothing is known of the nodes' times
     ],
-    ids=["nodes", "off", "auto", "short", "several choices"],
+    ids=["nodes", "off", "auto"],
 )
-async def test_answers_that_do_not_return(settings: dict[str, Any], asked: dict[str, Any]) -> None:
+async def test_settings_with_which_no_answer_returns(settings: dict[str, Any]) -> None:
     async with returning(**settings) as running:
-        await running.complete(stream=True, **{"max_tokens": TOKENS, **asked})
+        await running.complete(stream=True, max_tokens=TOKENS)
         await assert_nothing_left(running)
         seen = len(running.prefill[0].seen), len(running.decode[0].seen)
 
     assert seen == (1, 1)
 
 
-async def test_a_client_that_does_not_want_its_answer_to_return() -> None:
+async def test_answers_that_do_not_return() -> None:
+    """They are no block long, have several choices, or are not to: their clients say so."""
+    asked: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"max_tokens": 16}, {}),
+        ({"n": 2}, {}),
+        ({}, {"x-return-answer": "off"}),
+    ]
     async with returning() as running:
-        body = {"model": MODEL, "prompt": "a", "max_tokens": TOKENS, "stream": True}
-        await running.http.post("/v1/completions", json=body, headers={"x-return-answer": "off"})
+        for more, headers in asked:
+            body = {**COMPLETION, "max_tokens": TOKENS, "stream": True, **more}
+            await running.http.post("/v1/completions", json=body, headers=headers)
         await assert_nothing_left(running)
         seen = len(running.prefill[0].seen), len(running.decode[0].seen)
 
-    assert seen == (1, 1)
+    assert seen == (3, 3)
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-@pytest.mark.parametrize("fault", ["status", "drop"])
+@pytest.mark.parametrize(("role", "fault"), [("prefill", "drop"), ("decode", "status")])
 async def test_a_return_that_fails_is_counted(role: str, fault: Any) -> None:
     async with returning(breaker_failures=100) as running:
         node = running.decode[0] if role == "prefill" else running.prefill[0]
         node.fault_of = lambda seen: fault if seen in legs(node, role) else ""
         got = await running.complete(stream=True, max_tokens=TOKENS)
-        await counted(running, FAILED, 1)
+        await running.until_metric(FAILED, 1)
         await assert_nothing_left(running)
 
     assert got.status_code == 200
@@ -99,14 +94,14 @@ async def test_a_return_that_fails_is_counted(role: str, fault: Any) -> None:
 
 async def test_few_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each destination; the others wait. When too many do, the oldest are dropped."""
-    more = 3
+    waiting, more = 4, 3
     monkeypatch.setattr(answer_returns, "MAX_WAIT_S", 1000.0)
+    monkeypatch.setattr(answer_returns, "MOST_WAITING", waiting)
     async with returning(stall_timeout_s=60) as running:
         node = running.prefill[0]
         node.fault_of = lambda seen: "hang" if seen in legs(node, "decode") else ""
-        count = 1 + MOST_WAITING + more
-        await asyncio.gather(*(running.complete(stream=True, max_tokens=TOKENS) for _ in range(count)))
-        await counted(running, DROPPED, more)
+        await asyncio.gather(*(running.complete(stream=True, max_tokens=TOKENS) for _ in range(1 + waiting + more)))
+        await running.until_metric(DROPPED, more)
         under_way = len(legs(node, "decode"))
 
     assert under_way == 1

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 
 from baton.contracts.kv_transfer import Role
-from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.cluster import Cluster, cluster, until, until_true
 from tests.support.fake_vllm import FakeVllm
 
 NODES = "/admin/nodes"
@@ -41,12 +41,11 @@ async def more_of(found: list[httpx.Response], requests: int = 3 * CLIENTS) -> N
 async def until_idle(running: Cluster, node: FakeVllm) -> None:
     """Wait until nothing of this proxy is on a node any more."""
 
-    async def is_idle() -> bool:
-        state = (await running.admin("GET", "/admin/state")).json()
-        everywhere = [*state["nodes"], *state["leaving"]]
+    def is_idle(got: httpx.Response) -> bool:
+        everywhere = [*got.json()["nodes"], *got.json()["leaving"]]
         return not any(each["requests"] for each in everywhere if each["url"] == node.url)
 
-    await until_true(is_idle, timeout_s=30.0)
+    await until(lambda: running.admin("GET", "/admin/state"), is_idle, timeout_s=30.0)
 
 
 async def until_used(node: FakeVllm) -> None:
@@ -73,7 +72,9 @@ async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
                 node.token_delay_s = 0.01
                 await node.start()
                 await node.stop()  # its port is known now
-                await running.admin("POST", NODES, json={"url": node.url, "role": node.role})
+                order = {"url": f"{node.url}/", "role": node.role}
+                said = [await running.admin("POST", NODES, json=order) for _ in range(2)]
+                assert [(each.status_code, each.json()["url"]) for each in said] == [(201, node.url), (200, node.url)]
                 await more_of(found)
                 await node.start()
                 await until_used(node)
@@ -87,8 +88,10 @@ async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
                 await until_idle(running, removed)
                 await removed.stop()
                 await more_of(found)
+        members = {node["url"] for node in (await running.admin("GET", NODES)).json()["nodes"]}
         metrics = (await running.http.get("/metrics")).text
 
+    assert members == {node.url for node in (running.prefill[0], running.decode[0], *added)}
     assert {each.status_code for each in found} == {200}
     assert all(each.content.endswith(b"data: [DONE]\n\n") for each in found)
     assert not [line for line in metrics.splitlines() if line.startswith("baton_leg_failures_total{")]

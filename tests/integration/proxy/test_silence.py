@@ -7,24 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from tests.integration.proxy.test_disconnect import ask
-from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import COMPLETION, cluster, until_true
 from tests.support.fake_vllm import FakeVllm
 
 CLIENTS = 8
-
-
-async def until_known(running: Cluster, node: FakeVllm, state: str) -> None:
-    """Wait until the proxy says this of a node."""
-    nodes: list[dict[str, str]] = []
-
-    async def is_known() -> bool:
-        nodes[:] = (await running.http.get("/ready")).json()["nodes"]
-        return any((each["url"], each["state"]) == (node.url, state) for each in nodes)
-
-    try:
-        await until_true(is_known)
-    except AssertionError as exc:
-        raise AssertionError(f"{node.url} was not {state} in time, but {nodes}") from exc
 
 
 @contextmanager
@@ -56,7 +42,7 @@ async def test_requests_wait_for_the_only_decode_node(
         node = running.decode[0]
         with stopped(node):
             before = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
-            await until_known(running, node, "silent")
+            await running.until_state(node, "silent")
             during = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
             ready, models = await running.http.get("/ready"), await running.http.get("/v1/models")
             metrics = (await running.http.get("/metrics")).text
@@ -75,7 +61,7 @@ async def test_the_wait_ends_with_the_client_or_its_time() -> None:
     async with cluster() as running:
         node = running.decode[0]
         with engine_stopped(node):
-            await until_known(running, node, "silent")
+            await running.until_state(node, "silent")
             _, writer = await ask(running, stream=True)
             await until_true(lambda: node.seen)
             headers = {"x-request-timeout-s": "0.5"}
@@ -88,25 +74,11 @@ async def test_the_wait_ends_with_the_client_or_its_time() -> None:
     assert late.status_code == 504
 
 
-async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:
-    """As in a pause of a whole machine."""
-    async with cluster(decode=2) as running:
-        with engine_stopped(running.decode[0]), engine_stopped(running.decode[1]):
-            for node in running.decode:
-                await until_known(running, node, "silent")
-            asked = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
-            await until_true(lambda: sum(len(node.seen) for node in running.decode) == CLIENTS)
-        answers = await asyncio.gather(*asked)
-
-    assert {answer.status_code for answer in answers} == {200}
-    assert all(node.seen for node in running.decode)
-
-
 async def test_an_engine_that_is_gone_is_no_silent_one() -> None:
     """Its node says so, and no request waits."""
     async with cluster() as running:
         running.decode[0].change(state="failed")
-        await until_known(running, running.decode[0], "unready")
+        await running.until_state(running.decode[0], "unready")
         refused = await running.complete()
 
     assert refused.status_code == 503

@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from baton.proxy.nodes.health_probe import BUSY_EVERY_S
-from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
-from tests.integration.proxy.test_resume import BODIES, KIND, PATHS, RANDOM, same_id, whole
+from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, same_id, whole
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import FIRST_ID, events
 from tests.support.fake_vllm import FakeVllm
@@ -51,8 +50,7 @@ def drain(node: FakeVllm) -> None:
     node.change(state="draining")
 
 
-@KIND
-@pytest.mark.parametrize(("fails", "how"), [(fall_silent, "stalled"), (drain, "drained")])
+@pytest.mark.parametrize(("kind", "fails", "how"), [("chat", fall_silent, "stalled"), ("response", drain, "drained")])
 async def test_a_stream_leaves_a_node_that_is_silent_or_drained(
     kind: str, fails: Callable[[FakeVllm], None], how: str
 ) -> None:
@@ -61,9 +59,9 @@ async def test_a_stream_leaves_a_node_that_is_silent_or_drained(
         asked = await begin(running, kind)
         fails(running.decode[0])
         got = await asked
-        resumed = await metric(running, f'baton_streams_resumed_total{{kind="{how}"}}')
-        failed = await metric(running, 'baton_leg_failures_total{kind="stalled",role="decode"}')
-        nodes = (await running.http.get("/ready")).json()["nodes"]
+        resumed = await running.metric(f'baton_streams_resumed_total{{kind="{how}"}}')
+        failed = await running.metric('baton_leg_failures_total{kind="stalled",role="decode"}')
+        nodes = await running.nodes()
         await assert_nothing_left(running)
 
     assert same_id(got.content) == same_id(whole(kind))
@@ -71,17 +69,14 @@ async def test_a_stream_leaves_a_node_that_is_silent_or_drained(
     assert {one["breaker"] for one in nodes} == {"closed"}
 
 
-@pytest.mark.parametrize(("fails", "how"), [(fall_silent, "stalled"), (drain, "drained")])
-async def test_a_stream_leaves_such_a_node_that_is_no_member_any_more(
-    fails: Callable[[FakeVllm], None], how: str
-) -> None:
+async def test_a_stream_leaves_such_a_node_that_is_no_member_any_more() -> None:
     """It has been removed, has left its DNS name, or has changed its role: it is probed while it carries requests."""
     async with stalling() as running:
         asked = await begin(running, "chat")
         await running.admin("DELETE", "/admin/nodes", params={"url": running.decode[0].url})
-        fails(running.decode[0])
+        fall_silent(running.decode[0])
         got = await asked
-        resumed = await metric(running, f'baton_streams_resumed_total{{kind="{how}"}}')
+        resumed = await running.metric('baton_streams_resumed_total{kind="stalled"}')
         await running.until_nothing_in_flight()
         await asyncio.sleep(2 * BUSY_EVERY_S)
         probes = running.decode[0].probes
@@ -131,7 +126,7 @@ async def test_a_rolling_restart_loses_no_stream() -> None:
     assert len(first.seen) == 2
 
 
-@KIND
+@pytest.mark.parametrize("kind", ["completion", "message"])
 async def test_a_node_that_falls_silent_before_its_first_event(kind: str) -> None:
     """The client has the prefill node's token: another decode node starts with it."""
     async with stalling() as running:

@@ -1,10 +1,14 @@
-"""The proxy behind TLS, as a process: whole answers, streams, clients that leave or do not read, certificates that change."""
+"""The proxy behind TLS, as a process: whole answers, streams, clients that leave or do not read, certificates that change.
+
+All tests share one proxy; the last one ends it.
+"""
 
 import asyncio
 import json
 import shutil
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,14 +17,20 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.http_server.tls import context_of, files_of
 from tests.support.certificates import Authority
-from tests.support.cluster import COMPLETION, until_true
+from tests.support.cluster import COMPLETION, until, until_true
 from tests.support.fake_answers import events
 from tests.support.fake_vllm import FakeVllm
 from tests.support.proxy_process import proxy_process
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 MIB = 1 << 20
+STALL_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +38,30 @@ class Proxy:
     process: asyncio.subprocess.Process
     port: int
     authority: Authority
+    folder: Path  # of the certificate's files
     decode: FakeVllm
 
-    def client(self, certificate: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
+    def client(self) -> httpx.AsyncClient:
         url = f"https://127.0.0.1:{self.port}"
-        return httpx.AsyncClient(base_url=url, verify=self.authority.context(certificate), timeout=20)
+        return httpx.AsyncClient(base_url=url, verify=self.authority.context(), timeout=20)
 
 
-@asynccontextmanager
-async def proxy(tmp_path: Path, *, mutual: bool = False, settings: str = "") -> AsyncIterator[Proxy]:
-    """Run a proxy process with TLS in front of two fake nodes."""
-    authority, config = Authority(tmp_path), tmp_path / "baton.yaml"
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Proxy]:
+    """A proxy process with TLS in front of two fake nodes."""
+    folder = tmp_path_factory.mktemp("proxy")
+    authority, config = Authority(folder), folder / "baton.yaml"
     certificate, key = authority.sign("proxy")
-    config.write_text(settings)
-    more = ("--tls-client-ca-file", str(authority.path)) if mutual else ()
-    async with proxy_process(
-        tmp_path,
-        *("--config", str(config), "--tls-cert-file", str(certificate), "--tls-key-file", str(key), *more),
-        tls=authority.context(authority.sign("tester") if mutual else None),
-    ) as running:
-        yield Proxy(running.process, running.port, authority, running.decode[0])
+    config.write_text(f"proxy: {{client_stall_timeout_s: {STALL_S}}}")
+    flags = ("--config", str(config), "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    async with proxy_process(folder, *flags, tls=authority.context()) as made:
+        yield Proxy(made.process, made.port, authority, folder, made.decode[0])
+
+
+@pytest.fixture(autouse=True)
+def _fresh(running: Proxy) -> None:
+    running.decode.seen.clear()
+    running.decode.fault, running.decode.padding_bytes = "", 0
 
 
 @asynccontextmanager
@@ -71,12 +85,115 @@ async def asked(
         writer.transport.abort()
 
 
-async def test_answers_and_streams_come_over_tls(tmp_path: Path) -> None:
+async def test_with_authorities_a_client_needs_a_certificate(tmp_path: Path) -> None:
+    """As the settings name them."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("proxy")
+    named = ProxyConfig(tls_cert_file=certificate, tls_key_file=key, tls_client_ca_file=authority.path)
+    files = files_of(named)
+    assert files is not None
+    context = context_of(files)
+
+    assert (context.verify_mode, len(context.get_ca_certs())) == (ssl.CERT_REQUIRED, 1)
+
+
+async def test_a_client_that_leaves_is_noticed_over_tls(running: Proxy) -> None:
+    """Be it with TLS's goodbye or without; the decode leg ends."""
+    running.decode.fault = "hang"
+    async with asked(running) as (_, writer):
+        await until_true(lambda: running.decode.seen)
+        writer.close()
+        await until_true(lambda: running.decode.seen[0].cancelled)
+    async with asked(running):
+        await until_true(lambda: len(running.decode.seen) == 2)
+    await until_true(lambda: running.decode.seen[1].cancelled)
+
+
+async def test_a_slow_reader_gets_all_of_its_last_answer_over_tls(running: Proxy) -> None:
+    """Although the connection is to be closed behind it, and its goodbye takes longer than a stall may."""
+    running.decode.padding_bytes = 12 * MIB
+    async with asked(running, close=True, stream=False) as (reader, _):
+        first = await reader.readuntil(b"\r\n\r\n")
+        length, got = int(first.partition(b"content-length: ")[2].split(b"\r\n")[0]), 0
+        for _ in range(70):  # the kernel tells of what is read in steps of megabytes, so some seconds apart
+            await asyncio.sleep(0.1)
+            got += len(await reader.read(MIB))
+        async with asyncio.timeout(60):
+            while part := await reader.read(MIB):
+                got += len(part)
+
+    assert got == length
+
+
+async def test_clients_that_do_not_read_or_do_not_say_goodbye_are_let_go(running: Proxy) -> None:
+    """The decode node is not read on for the first; after the time that a client may stall, both nodes are told.
+
+    The other one's answer has been read and its connection was to be closed; TLS waits for a word of its own.
+    """
+    plain = socket.create_connection(("127.0.0.1", running.port))
+    goodbye = asyncio.create_task(asyncio.to_thread(_read_to_the_end, running, plain))
+    await until_true(lambda: running.decode.seen and running.decode.seen[0].finished)
+    running.decode.padding_bytes, before = 64 * 1024, running.decode.sent_bytes
+    async with asked(running, max_tokens=800) as (_, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
+        await until_true(lambda: len(running.decode.seen) == 2 and running.decode.seen[1].cancelled, timeout_s=30)
+        sent = running.decode.sent_bytes - before
+    async with running.client() as http:
+        series = (await http.get("/metrics")).text
+
+    assert await goodbye, "the connection did not end"
+    assert sent < 800 * 64 * 1024 * 0.8
+    assert "baton_clients_dropped_total 1.0" in series
+
+
+def _read_to_the_end(running: Proxy, plain: socket.socket) -> bool:
+    """Ask, read the answer, and then watch the TCP connection without a word; return whether it ended."""
+    body = json.dumps(COMPLETION).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    raw = plain.dup()
+    raw.settimeout(20)
+    with raw, running.authority.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+        encrypted.sendall(head + body)
+        while encrypted.recv(65536):
+            pass
+        try:
+            while raw.recv(65536):
+                pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+    return True
+
+
+async def test_a_new_certificate_is_shown_to_new_connections(running: Proxy) -> None:
+    """Without a restart; a connection that is open goes on."""
+
+    async def shown() -> bytes:
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", running.port, ssl=running.authority.context(), server_hostname="127.0.0.1"
+        )
+        certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return certificate
+
+    async with running.client() as before:
+        await before.get("/health")
+        new, old = running.authority.sign("new"), await shown()
+        for path, name in zip(new, ("proxy.pem", "proxy.key"), strict=True):
+            shutil.copy(path, running.folder / name)
+        await until(shown, lambda certificate: certificate != old)
+        still = await before.get("/health")
+
+    assert still.status_code == 200
+
+
+async def test_answers_and_streams_come_over_tls(running: Proxy) -> None:
     """Byte for byte, on one connection; SIGTERM lets an open stream end, and the status is 0.
 
     Connections without a handshake, with plain HTTP or with nothing at all, hold up neither.
     """
-    async with proxy(tmp_path) as running, running.client() as http, httpx.AsyncClient(timeout=20) as plain:
+    async with running.client() as http, httpx.AsyncClient(timeout=20) as plain:
         silent = socket.create_connection(("127.0.0.1", running.port))
         with pytest.raises(httpx.HTTPError):
             await plain.get(f"http://127.0.0.1:{running.port}/health")
@@ -96,119 +213,3 @@ async def test_answers_and_streams_come_over_tls(tmp_path: Path) -> None:
     assert whole.status_code == 200
     assert [each.content for each in streams] == [b"".join(events("/v1/completions", 3))] * 9
     assert status == 0
-
-
-async def test_a_client_that_leaves_is_noticed_over_tls(tmp_path: Path) -> None:
-    """Be it with TLS's goodbye or without; the decode leg ends."""
-    async with proxy(tmp_path) as running:
-        running.decode.fault = "hang"
-        async with asked(running) as (_, writer):
-            await until_true(lambda: running.decode.seen)
-            writer.close()
-            await until_true(lambda: running.decode.seen[0].cancelled)
-        async with asked(running):
-            await until_true(lambda: len(running.decode.seen) == 2)
-        await until_true(lambda: running.decode.seen[1].cancelled)
-
-
-async def test_a_client_that_does_not_read_over_tls_is_held_back_and_dropped(tmp_path: Path) -> None:
-    """The decode node is not read on; after the time that a client may stall, both nodes are told."""
-    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 1}") as running:
-        running.decode.padding_bytes = 64 * 1024
-        async with asked(running, max_tokens=800) as (_, writer):
-            writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
-            await until_true(lambda: running.decode.seen and running.decode.seen[0].cancelled, timeout_s=30)
-            sent = running.decode.sent_bytes
-        async with running.client() as http:
-            series = (await http.get("/metrics")).text
-
-    assert sent < 800 * 64 * 1024 * 0.8
-    assert "baton_clients_dropped_total 1.0" in series
-
-
-async def test_a_slow_reader_gets_all_of_its_last_answer_over_tls(tmp_path: Path) -> None:
-    """Although the connection is to be closed behind it, and its goodbye takes longer than a stall may."""
-    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 5}") as running:
-        running.decode.padding_bytes = 12 * MIB
-        async with asked(running, close=True, stream=False) as (reader, _):
-            first = await reader.readuntil(b"\r\n\r\n")
-            length, got = int(first.partition(b"content-length: ")[2].split(b"\r\n")[0]), 0
-            for _ in range(70):  # the kernel tells of what is read in steps of megabytes, so some seconds apart
-                await asyncio.sleep(0.1)
-                got += len(await reader.read(MIB))
-            async with asyncio.timeout(60):
-                while part := await reader.read(MIB):
-                    got += len(part)
-
-    assert got == length
-
-
-async def test_a_client_that_does_not_say_goodbye_is_let_go(tmp_path: Path) -> None:
-    """Its answer has been read and its connection was to be closed; TLS waits for a word of its own."""
-    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 1}") as running:
-        body = json.dumps(COMPLETION).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", running.port)) as plain:
-            raw = plain.dup()
-            ends = await asyncio.to_thread(_read_to_the_end, running, plain, raw, head % len(body) + body)
-
-    assert ends
-
-
-def _read_to_the_end(running: Proxy, plain: socket.socket, raw: socket.socket, request: bytes) -> bool:
-    """Ask, read the answer, and then watch the TCP connection without a word; return whether it ended."""
-    raw.settimeout(20)
-    with raw, running.authority.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
-        encrypted.sendall(request)
-        while encrypted.recv(65536):
-            pass
-        try:
-            while raw.recv(65536):
-                pass
-        except ConnectionError:
-            return True
-        except TimeoutError:
-            return False
-    return True
-
-
-async def test_with_authorities_a_client_needs_a_certificate_of_theirs(tmp_path: Path) -> None:
-    """A client without one, and a client with one of another authority, do not get in."""
-    stranger = tmp_path / "stranger"
-    stranger.mkdir()
-    async with proxy(tmp_path, mutual=True) as running:
-        for certificate in (None, Authority(stranger).sign("client")):
-            async with running.client(certificate) as http:
-                with pytest.raises(httpx.HTTPError):
-                    await http.get("/health")
-        async with running.client(running.authority.sign("client")) as http:
-            got = await http.post("/v1/completions", json=COMPLETION)
-
-    assert got.status_code == 200
-
-
-async def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
-    """Without a restart; a connection that is open goes on."""
-    async with proxy(tmp_path) as running, running.client() as before:
-        await before.get("/health")
-        new = running.authority.sign("new")
-
-        async def shown() -> bytes:
-            _, writer = await asyncio.open_connection(
-                "127.0.0.1", running.port, ssl=running.authority.context(), server_hostname="127.0.0.1"
-            )
-            certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            writer.close()
-            return certificate
-
-        old = await shown()
-        for path, name in zip(new, ("proxy.pem", "proxy.key"), strict=True):
-            shutil.copy(path, tmp_path / name)
-
-        async def is_new() -> bool:
-            return await shown() != old
-
-        await until_true(is_new, timeout_s=20)
-        still = await before.get("/health")
-
-    assert still.status_code == 200
