@@ -1,13 +1,9 @@
 """Prompts that decode nodes compute: by choice, and because no prefill node can; on real sockets."""
 
 import asyncio
-from functools import partial
 
-from baton.proxy.nodes.faded_line import MIN_SAMPLES
-from baton.proxy.planning import reasons
 from tests.integration.proxy.test_failures import assert_error
-from tests.support.cluster import Cluster, cluster, until, until_true
-from tests.support.fake_vllm import FakeVllm
+from tests.support.cluster import Cluster, cluster, until_true
 
 
 async def decisions(running: Cluster, path: str, reason: str) -> float:
@@ -43,39 +39,6 @@ async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
     assert got[1].headers["x-baton-reason"] == "little of the prompt is new to the decode node"
     assert decided == [1, 1, 1]
     assert (counted, left) == ([182], [0])  # a JSON string has two quotes
-
-
-def has_seen(node: FakeVllm, requests: int) -> bool:
-    return len(node.seen) == requests
-
-
-async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle_decode_node() -> None:
-    """Once it is known how long they take; what was predicted and seen of them is a metric."""
-    async with cluster(decode=2, placement="by_cost") as running:
-        maker = running.prefill[0]
-        for number in range(1, MIN_SAMPLES + 2):
-            maker.may_answer.clear()
-            is_long = number % 2
-            asked = asyncio.create_task(running.complete(prompt=str(number) * (10_000 if is_long else 1000)))
-            await until_true(partial(has_seen, maker, number))
-            await asyncio.sleep(0.3 if is_long else 0.05)  # so that neither is an odd time beside the other
-            maker.may_answer.set()
-            await asked
-            await until_true(lambda: maker.seen[-1].finished)
-        maker.may_answer.clear()
-        waiting = asyncio.create_task(running.complete(prompt="y" * 500_000))
-        await until_true(partial(has_seen, maker, MIN_SAMPLES + 2))
-        got = await running.complete(prompt="z" * 100)
-        maker.may_answer.set()
-        waited = await waiting
-        counted = await decisions(running, "local", "on_decode")
-        series = f'baton_prefill_prediction_ratio_count{{role="prefill",url="{maker.url}"}}'
-        await until(lambda: running.metric(series), lambda predicted: predicted > 0)
-
-    assert waited.headers["x-baton-path"] == "disaggregated"
-    assert got.headers["x-baton-path"] == "local"
-    assert got.headers["x-baton-reason"] == reasons.ON_DECODE
-    assert counted == 1
 
 
 async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:

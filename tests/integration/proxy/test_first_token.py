@@ -9,15 +9,10 @@ import httpx
 import pytest
 
 from tests.integration.proxy.test_failures import assert_nothing_left
-from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, MODEL, events
-from tests.support.fake_typed import typed_stream
+from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, TOKENS, whole
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_answers import FIRST_ID, events
 from tests.support.fake_vllm import FakeVllm
-
-PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions", "message": "/v1/messages"}
-BODIES = {"completion": COMPLETION, "chat": CHAT, "message": {"model": MODEL, "messages": CHAT["messages"]}}
-TOKENS = 5
-RANDOM: dict[str, Any] = {"stream": True, "max_tokens": TOKENS}
 
 
 @asynccontextmanager
@@ -29,11 +24,6 @@ async def relaying(**settings: Any) -> AsyncIterator[Cluster]:
 
 async def ask(running: Cluster, kind: str, **more: Any) -> httpx.Response:
     return await running.http.post(PATHS[kind], json={**BODIES[kind], **more})
-
-
-def whole(kind: str, **more: Any) -> bytes:
-    stream = typed_stream(PATHS[kind], TOKENS) if kind == "message" else events(PATHS[kind], TOKENS, **more)
-    return b"".join(stream)
 
 
 @asynccontextmanager

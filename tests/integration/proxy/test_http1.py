@@ -77,6 +77,19 @@ def answering(*answers: bytes, ends: bool = False, reads: int = 0) -> Handler:
     return handle
 
 
+def chunking(*parts: bytes, pause_s: float = 0.0) -> Handler:
+    """Answer with a stream of these chunks; the last one comes together with the end."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(CHUNKED)
+        for number, part in enumerate(parts, 1):
+            await asyncio.sleep(pause_s)
+            writer.write(b"%x\r\n%b\r\n" % (len(part), part) + (b"0\r\n\r\n" if number == len(parts) else b""))
+
+    return handle
+
+
 async def post(upstream: Upstream, server: Server, body: bytes = b"{}") -> UpstreamResponse:
     async with asyncio.timeout(10):
         return await upstream.post(server.url, "/v1/x", b"x-own: 1\r\n", body)
@@ -101,21 +114,33 @@ async def test_an_answer_that_came_whole_leaves_its_connection_to_the_next_reque
         (answering(OK, reads=1, ends=True), [b"ok", b"ok"], 2),
         # Without a length a body ends with its connection, as HTTP/1.0 servers do it.
         (answering(b"HTTP/1.1 200 OK\r\n\r\nall of it", ends=True), [b"all of it", b"all of it"], 2),
-        # Bytes that answer no request would be taken for the next one's answer.
-        (answering(OK + OK, OK), [b"ok", b"ok"], 2),
+        # Interim answers are none.
+        (
+            answering(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, OK),
+            [b"ok", b"ok"],
+            1,
+        ),
         # It was not read for a while, as the reader took nothing of what had come, and then the answer was complete.
         (answering(OK, b"HTTP/1.1 200 OK\r\ncontent-length: 200000\r\n\r\n" + LONG, OK), [b"ok", LONG, b"ok"], 1),
     ],
-    ids=["closed while idle", "no length", "too much", "a long answer"],
+    ids=["closed while idle", "no length", "interim", "a long answer"],
 )
 async def test_a_connection_is_used_again_or_replaced(handler: Handler, answers: list[bytes], connections: int) -> None:
-    async with serving(handler) as (server, upstream):
+    async with serving(handler) as (server, upstream), asyncio.timeout(20):
         for expected in answers:
             answer = await post(upstream, server)
             await asyncio.sleep(0.05)  # all of it has come, or waits in the kernel
 
+            assert {name for name, _ in answer.headers} <= {b"content-length"}
             assert await answer.read_all() == expected
         assert server.connections == connections
+
+
+async def test_bytes_that_answer_no_request_end_the_connection() -> None:
+    """They would be taken for the next request's answer."""
+    async with serving(answering(OK + OK, OK)) as (server, upstream):
+        assert [(await post(upstream, server)).status for _ in range(2)] == [200, 200]
+        assert server.connections == 2
 
 
 async def test_idle_connections_are_closed_before_the_node_would_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +185,6 @@ async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> N
         with pytest.raises(UpstreamError) as caught:
             await answer.read_some()
         assert caught.value.kind is FailureKind.DISCONNECT
-
-
-async def test_an_interim_answer_is_none() -> None:
-    """100 and 103 come before the real one."""
-    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
-    async with serving(answering(interim + OK, OK)) as (server, upstream):
-        answer = await post(upstream, server)
-
-        assert (answer.status, answer.headers, await answer.read_all()) == (200, [(b"content-length", b"2")], b"ok")
-        assert (await post(upstream, server)).status == 200
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -250,15 +265,6 @@ async def test_a_node_that_sends_faster_than_is_read_waits() -> None:
 async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() -> None:
     """What came before it was there too; it says when it is full, and the node is not read until it is not."""
     events = [b"data: %d\n\n" % at for at in range(200)]
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(CHUNKED)
-        for event in events:
-            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
-            await asyncio.sleep(0)
-        writer.write(b"0\r\n\r\n")
-
     taken: list[bytes] = []
     full, waits = False, 0
 
@@ -274,7 +280,7 @@ async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() 
         await asyncio.sleep(0.001)
         full, waits = False, waits + 1
 
-    async with serving(handle) as (server, upstream):
+    async with serving(chunking(*events)) as (server, upstream):
         answer = await post(upstream, server)
         first = await answer.read_event()
         async with asyncio.timeout(10):
@@ -288,17 +294,11 @@ async def test_a_sink_is_told_which_bytes_are_the_last() -> None:
     """Those that came together with the end of the answer."""
     taken: list[tuple[bytes, bool]] = []
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        for part in (CHUNKED, b"5\r\nfirst\r\n", b"4\r\nlast\r\n0\r\n\r\n"):
-            writer.write(part)
-            await asyncio.sleep(0.05)
-
     def sink(data: bytes, is_last: bool) -> bool:
         taken.append((data, is_last))
         return True
 
-    async with serving(handle) as (server, upstream):
+    async with serving(chunking(b"first", b"last", pause_s=0.05)) as (server, upstream):
         answer = await post(upstream, server)
         async with asyncio.timeout(10):
             await answer.pour(sink, asyncio.Event().wait)  # type: ignore[arg-type]
@@ -315,15 +315,7 @@ async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
         calls += 1
         raise LookupError("enough")
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await request_of(reader)
-        writer.write(CHUNKED)
-        while True:
-            writer.write(b"1\r\nx\r\n")
-            await writer.drain()
-            await asyncio.sleep(0.001)
-
-    async with serving(handle) as (server, upstream):
+    async with serving(chunking(*[b"x"] * 1000, pause_s=0.001)) as (server, upstream):
         answer = await post(upstream, server)
         with pytest.raises(LookupError):
             async with asyncio.timeout(10):

@@ -40,15 +40,15 @@ async def test_the_log_says_what_happened_to_each_request_and_holds_no_prompt_or
             await ask("no-such-model", json={**body, "model": MARKER})
             await ask("an-order", f"/admin/nodes?key={MARKER}", json={"url": MARKER})
             await ask("passed", "/tokenize", json={"prompt": MARKER})
-            decode.error = {"error": {"message": f"not with {MARKER}", "code": 500}}
-            for fault in ("status", "cut", "drop", "error event"):
-                decode.fault = fault
-                await ask("failing", json={**body, "stream": True})
             decode.fault, seen = "hang", len(decode.seen)
             leaving = asyncio.create_task(ask("leaving", json=body))
             await until_true(lambda: len(decode.seen) > seen, timeout_s=PATIENCE_S)
             leaving.cancel()
             await until_true(lambda: decode.seen[-1].cancelled, timeout_s=PATIENCE_S)
+            decode.error = {"error": {"message": f"not with {MARKER}", "code": 500}}
+            for fault in ("status", "cut", "drop", "error event"):
+                decode.fault = fault
+                await ask("failing", json={**body, "stream": True})
         await until_true(lambda: len(collector.spans) >= 5, timeout_s=PATIENCE_S)
 
     text = running.log.read_text()

@@ -113,28 +113,6 @@ async def test_a_stream_moves_with_its_kv(kind: str, order: str) -> None:
     assert source.seen[0].cancelled
 
 
-async def test_an_answer_that_is_not_streamed_moves() -> None:
-    async with moving() as running:
-        source, target = running.decode
-        for node in running.decode:
-            node.names_ahead = 4
-        source.fault = "stall"
-        asked = asyncio.create_task(running.complete(max_tokens=TOKENS))
-        await until_true(lambda: source.seen)
-        await asyncio.sleep(0.1)
-        source.fault = ""
-        await running.admin("POST", f"{NODES}/drain", json={"url": target.url, "draining": False})
-        await running.until_ready()
-        await leave(running, "evacuate")
-        got = await asked
-        left = (await view(running))["streams_left"]
-        plain = await running.complete(max_tokens=TOKENS)
-
-    assert got.json()["choices"] == plain.json()["choices"]
-    assert left == {"moved": 1}
-    assert [params(leg)["start"] for leg in legs(target, "decode")] == [[[FIRST_ID + at for at in range(4)]]] * 2
-
-
 async def test_several_choices_move() -> None:
     """The KV of each goes ahead; the other node computes what was made since, if anything."""
     async with moving() as running:

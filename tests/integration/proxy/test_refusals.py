@@ -1,10 +1,12 @@
-"""What the proxy itself refuses, in OpenAI's shape."""
+"""What the proxy itself refuses, in OpenAI's shape, and as the official client understands it; answers of real nodes: `tests/e2e/test_clients.py`, `test_api.py`."""
 
 import asyncio
 
+import openai
 import pytest
 
 from tests.support.cluster import COMPLETION, cluster
+from tests.support.fake_answers import MODEL
 
 
 async def test_requests_that_cannot_be_served_reach_no_node() -> None:
@@ -44,17 +46,6 @@ async def test_unknown_paths_and_wrong_methods_are_in_openais_shape() -> None:
             assert (got.status_code, got.json()["error"]["code"]) == (status, status), path
 
 
-async def test_no_decode_node_is_503_with_retry_after() -> None:
-    """A client library knows to come back."""
-    async with cluster(decode=0) as running:
-        got = await running.complete()
-        models = await running.http.get("/v1/models")
-
-    assert (got.status_code, models.status_code) == (503, 503)
-    assert got.json()["error"]["type"] == "service_unavailable_error"
-    assert got.headers["retry-after"] == "1"
-
-
 @pytest.mark.parametrize("how", [b"1.1\r\nconnection: close", b"1.0"])
 async def test_a_body_that_is_too_large_is_no_reset(how: bytes) -> None:
     """Also where the connection is closed afterwards, as nginx has it: what is unread then would reset it."""
@@ -68,3 +59,22 @@ async def test_a_body_that_is_too_large_is_no_reset(how: bytes) -> None:
         writer.close()
 
     assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_the_openai_client_understands_errors() -> None:
+    """An unknown model is an exception of its own; a broken stream raises, it does not end the loop."""
+    async with (
+        cluster() as running,
+        openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="k", max_retries=0) as client,
+    ):
+        assert [model.id async for model in client.models.list()] == [MODEL]
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await client.completions.create(model="unheard of", prompt="a")
+        running.decode[0].fault, running.decode[0].token_delay_s = "cut", 0.02
+        with pytest.raises(openai.APIError, match="the decode node failed while it was answering"):
+            async for _ in await client.completions.create(model=MODEL, prompt="a", stream=True):
+                pass
+        await running.until_ready()
+        with pytest.raises(openai.APIError, match="the decode node failed while it was answering"):
+            async for _ in await client.responses.create(model=MODEL, input="a", stream=True):
+                pass

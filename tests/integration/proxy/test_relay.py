@@ -3,12 +3,13 @@ import json
 import re
 from typing import Any
 
-import pytest
+import httpx
 
 from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import CHAT, COMPLETION, cluster
 from tests.support.fake_answers import MODEL, answer, events
 from tests.support.fake_typed import typed_stream, typed_whole
+from tests.support.fake_vllm import Seen
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": COMPLETION,
@@ -25,19 +26,19 @@ def sent(path: str, *, stream: bool) -> bytes:
     return b"".join(events(path, 3)) if stream else answer(path, 3)
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool) -> None:
+async def test_the_client_gets_the_decode_nodes_bytes() -> None:
     """The body is identical to D's, and the head says how it was made; both nodes have the client's key, if it has one."""
-    key = {"authorization": "Bearer key"} if stream else {}
     async with cluster() as running:
-        got = await running.http.post(
-            path, json={**BODIES[path], "stream": stream}, headers={"x-request-id": "mine", **key}
-        )
-        maker, taker = running.prefill[0].seen[0], running.decode[0].seen[0]
-        told: Any = [maker.params, taker.params]
+        for path, body in BODIES.items():
+            for stream, headers in ((False, {}), (True, {"authorization": "Bearer key"})):
+                headers |= {"x-request-id": "mine"}
+                got = await running.http.post(path, json={**body, "stream": stream}, headers=headers)
+                assert_relayed(path, got, running.prefill[0].seen.pop(), running.decode[0].seen.pop(), stream=stream)
 
-    assert got.status_code == 200
+
+def assert_relayed(path: str, got: httpx.Response, maker: Seen, taker: Seen, *, stream: bool) -> None:
+    told: Any = [maker.params, taker.params]
+    assert got.status_code == 200, path
     assert re.sub(rb"resp_[0-9a-f]{32}", b"resp_1", got.content) == sent(path, stream=stream)
     assert got.headers["content-type"].startswith("text/event-stream" if stream else "application/json")
     assert got.headers["x-baton-path"] == "disaggregated"
@@ -46,7 +47,7 @@ async def test_the_client_gets_the_decode_nodes_bytes(path: str, *, stream: bool
     assert got.headers["x-baton-transfer-id"] == told[0].transfer_id == told[1].transfer_id
     assert told[1].peer == "tcp://127.0.0.1:9100"
     assert maker.path == taker.path == path
-    assert [each.headers.get("authorization") for each in (maker, taker)] == [key.get("authorization")] * 2
+    assert [each.headers.get("authorization") for each in (maker, taker)] == ["Bearer key" if stream else None] * 2
     assert (maker.headers["x-request-id"], taker.headers["x-request-id"]) == ("mine-prefill", "mine")
 
 

@@ -12,7 +12,7 @@ from baton.proxy.nodes.health_probe import BUSY_EVERY_S
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, same_id, whole
 from tests.support.cluster import Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, events
+from tests.support.fake_answers import FIRST_ID
 from tests.support.fake_vllm import FakeVllm
 
 
@@ -102,28 +102,6 @@ async def test_a_stream_of_a_slow_node_stays(is_drained: bool) -> None:
 
     assert got.content == whole("chat")
     assert seen <= 1
-
-
-async def test_a_rolling_restart_loses_no_stream() -> None:
-    """A node that was drained before is as good as any when the next one is."""
-    async with stalling() as running:
-        for node in running.decode:
-            node.fault, node.token_delay_s = "", 0.05
-        asked = asyncio.create_task(
-            running.http.post(PATHS["chat"], json={**BODIES["chat"], **RANDOM, "max_tokens": 90})
-        )
-        await until_true(lambda: any(node.sent_bytes for node in running.decode))
-        first = next(node for node in running.decode if node.seen)
-        other = next(node for node in running.decode if node is not first)
-        drain(first)
-        await until_true(lambda: other.seen)
-        first.change(state="ready")
-        await asyncio.sleep(0.5)
-        drain(other)
-        got = await asked
-
-    assert got.content == b"".join(events(PATHS["chat"], 90))
-    assert len(first.seen) == 2
 
 
 @pytest.mark.parametrize("kind", ["completion", "message"])

@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from tests.integration.proxy.test_disconnect import ask as leaver
+from tests.integration.proxy.test_cancels import ask as leaver
 from tests.support.cluster import Cluster, cluster, until_true
 
 TOKENS = 8

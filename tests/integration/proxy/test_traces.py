@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.proxy.test_disconnect import ask as leaver
+from tests.integration.proxy.test_cancels import ask as leaver
 from tests.integration.proxy.test_resume import RANDOM, ask, breaking
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
 from tests.support.otlp_receiver import Receiver, Span, receiver
@@ -39,12 +39,11 @@ def parents_sent(running: Cluster) -> list[tuple[str, str, str]]:
     return [(trace, span, flags) for _, trace, span, flags in said]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_traced_request_has_spans_that_the_nodes_can_join(collector: Receiver, *, stream: bool) -> None:
+async def test_a_traced_request_has_spans_that_the_nodes_can_join(collector: Receiver) -> None:
     """The request, its wait and both legs; each node is told the span of its leg."""
     async with cluster(otlp_endpoint=collector.url, trace_share=1.0) as running:
         await running.http.post(
-            "/v1/completions", json={**COMPLETION, "stream": stream}, headers={"x-request-id": "mine"}
+            "/v1/completions", json={**COMPLETION, "stream": True}, headers={"x-request-id": "mine"}
         )
         await until_complete(collector, 4)
         sent = parents_sent(running)
@@ -59,7 +58,7 @@ async def test_a_traced_request_has_spans_that_the_nodes_can_join(collector: Rec
     assert [leg.attributes for leg in legs] == [
         {"baton.role": role, "baton.node": url} for role, url in zip(("prefill", "decode"), urls, strict=True)
     ]
-    assert [[name for name, _ in leg.events] for leg in legs] == [[], ["first bytes"] if stream else []]
+    assert [[name for name, _ in leg.events] for leg in legs] == [[], ["first bytes"]]
     told = root.attributes
     assert told.pop("baton.sent_bytes") > 0
     assert told == {

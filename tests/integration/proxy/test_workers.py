@@ -10,7 +10,6 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -20,8 +19,8 @@ import pytest_asyncio
 from baton.proxy.workers.listen import listen_on
 from tests.support.cluster import ADMIN_TOKEN, COMPLETION, until, until_true
 from tests.support.fake_answers import events
-from tests.support.fake_vllm import Fabric, FakeVllm
-from tests.support.proxy_process import PATIENCE_S, proxy_process
+from tests.support.fake_vllm import FakeVllm
+from tests.support.proxy_process import PATIENCE_S, ProxyProcess, proxy_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,15 +31,8 @@ KEYS = {name: f"the-key-of-{name}-{'x' * 20}" for name in ("any", "few", "rare")
 LIMITS = {"any": {}, "few": {"requests_at_once": 4}, "rare": {"requests_per_minute": 1}}
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(ProxyProcess):
     """A proxy of several workers and the nodes behind it."""
-
-    process: asyncio.subprocess.Process
-    url: str
-    prefill: list[FakeVllm]
-    decode: list[FakeVllm]
-    fabric: Fabric
 
     async def ask(self, method: str, path: str, key: str = ADMIN_TOKEN, **more: Any) -> httpx.Response:
         """Ask over a connection of its own: any worker may take it."""
@@ -70,7 +62,6 @@ class Proxy:
         return {node["url"]: node for node in (await self.state())["nodes"]}
 
     async def counted(self, name: str = "baton_requests_total") -> float:
-        """Sum of a series' lines."""
         return total(name, (await self.ask("GET", "/metrics")).text)
 
     async def until_seen(self, requests: int) -> None:
@@ -127,7 +118,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pro
     keys.write_text(json.dumps({"keys": {name: {"key": KEYS[name], **limits} for name, limits in LIMITS.items()}}))
     flags = ("--workers", str(WORKERS), "--api-keys-file", str(keys))
     async with proxy_process(folder, *flags, decode=2) as one:
-        made = Proxy(one.process, one.url, one.prefill, one.decode, one.fabric)
+        made = Proxy(one.process, one.port, one.prefill, one.decode, one.fabric, one.log)
         await made.until_whole()
         yield made
 

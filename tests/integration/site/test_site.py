@@ -13,27 +13,18 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of this repository, without anything wrong with it."""
-    out = tmp_path_factory.mktemp("site") / "html"
-    assert build(ROOT, out) == []
-    return out
+def test_the_site_builds_and_every_link_of_it_leads_somewhere(tmp_path: Path) -> None:
+    """Without a warning; each page of the repository is there, nothing is fetched from elsewhere, and a search needs no server."""
+    site = tmp_path / "html"
 
+    assert build(ROOT, site) == []
 
-def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> None:
-    """Without a warning; each page of the repository is there, and nothing is fetched from elsewhere."""
     for file in markdown_files(ROOT):
         assert (site / file.relative_to(ROOT)).with_suffix(".html").is_file()
     assert (site / "index.html").is_file()
     assert (site / "quick-start.html").is_file()
-
-
-def test_the_search_finds_pages_without_a_server(site: Path) -> None:
-    """Its index is a script, which a browser loads from a disk too."""
     index = (site / "searchindex.js").read_text(encoding="utf-8")
-
-    assert index.startswith("Search.setIndex(")
+    assert index.startswith("Search.setIndex(")  # a script, which a browser loads from a disk too
     assert "docs/operations" in index
 
 
