@@ -191,8 +191,7 @@ class FakeVllm:
         if scope["path"] == CANCEL_PATH:
             return await self._cancel(headers, body, send)
         if scope["path"] in OPERATED:
-            self.operated.append((scope["path"], scope["query_string"].decode(), body))
-            return await answer_json(send, 400 if self.fault == "status" else 200, b"Success" if body else {})
+            return await self._operate(scope, body, send)
         if ("POST", scope["path"]) in self.passed:
             return await self._pass(scope, headers, body, send)
         seen = Seen(scope["path"], headers, json.loads(body))
@@ -211,6 +210,17 @@ class FakeVllm:
         finally:
             self._carry(-1, -len(body))
             watcher.cancel()
+
+    async def _operate(self, scope: Any, body: bytes, send: Any) -> None:
+        """Note a call of an operator's; adapters are served from it on, or no more."""
+        self.operated.append((scope["path"], scope["query_string"].decode(), body))
+        if self.fault == "status":
+            return await answer_json(send, 400, b"no")
+        if "lora" in scope["path"]:
+            name = json.loads(body)["lora_name"]
+            others = [each for each in self.info.served_models if each != name]
+            self.change(served_models=others if "unload" in scope["path"] else [*others, name])
+        return await answer_json(send, 200, b"Success" if body else {})
 
     async def _pass(self, scope: Any, headers: dict[str, str], body: bytes, send: Any) -> None:
         """Answer a route of the engine's as a test has said."""

@@ -155,8 +155,6 @@ async def test_nodes_that_did_not_do_it_are_named() -> None:
 async def test_an_adapter_is_served_as_soon_as_the_call_has_returned_and_a_probe_was_made() -> None:
     """Nodes are probed at once after it, however long the interval."""
     async with cluster(probe_interval_s=30.0) as running:
-        for node in (running.prefill[0], running.decode[0]):
-            node.change(served_models=["fake-model", "poet"])
         await running.admin("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
         await until(lambda: running.http.get("/v1/models/poet"), lambda got: got.status_code == 200)
         got = await running.complete(model="poet")
