@@ -58,6 +58,15 @@ class Cluster:
         found = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name + " ")]
         return float(found[0]) if found else 0.0
 
+    def hold(self) -> None:
+        """Let no decode node answer, until `release`."""
+        for node in self.decode:
+            node.may_answer.clear()
+
+    def release(self) -> None:
+        for node in self.decode:
+            node.may_answer.set()
+
     async def until_ready(self) -> None:
         """Wait until every node is in use."""
         await until(self.nodes, lambda nodes: all(node["state"] == "ready" for node in nodes))

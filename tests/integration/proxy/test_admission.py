@@ -24,27 +24,16 @@ async def until_waiting(running: Cluster, count: int) -> None:
     await until(lambda: admission(running), lambda seen: seen["waiting"] == count)
 
 
-def hold(running: Cluster) -> None:
-    """Let no decode node answer."""
-    for node in running.decode:
-        node.may_answer.clear()
-
-
-def release(running: Cluster) -> None:
-    for node in running.decode:
-        node.may_answer.set()
-
-
 async def test_more_than_may_be_served_at_once_wait_and_are_all_answered() -> None:
     """No request is refused, no node has more than it may, and the series tell of it."""
     async with cluster(max_requests=2) as running:
-        hold(running)
+        running.hold()
         asked = [asyncio.create_task(ask(running)) for _ in range(6)]
         await until_waiting(running, 4)
         state = await admission(running)
         inside, waiting = [await running.metric(f"baton_admission_{name}") for name in ("inside", "waiting")]
         sent = len(running.decode[0].seen)
-        release(running)
+        running.release()
         got = await asyncio.gather(*asked)
         waits = await running.metric("baton_admission_wait_seconds_count")
         left = await running.metric("baton_admission_waiting")
@@ -58,7 +47,7 @@ async def test_more_than_may_be_served_at_once_wait_and_are_all_answered() -> No
 async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
     """Both say when to come again; another tenant still finds a place; a key is in no answer and no series."""
     async with cluster(max_requests=1, max_waiting=3, max_waiting_per_tenant=2) as running:
-        hold(running)
+        running.hold()
         asked = [asyncio.create_task(ask(running, authorization="Bearer key-one")) for _ in range(3)]
         await until_waiting(running, 2)
         tenant = await ask(running, authorization="Bearer key-one")
@@ -67,7 +56,7 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
         queue = await ask(running)
         refused = [await running.metric(f'baton_refusals_total{{reason="{reason}"}}') for reason in ("tenant", "queue")]
         series = (await running.http.get("/metrics")).text
-        release(running)
+        running.release()
         got = await asyncio.gather(*asked)
 
     assert_error(tenant, 429)
@@ -83,7 +72,7 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
 async def test_tenants_take_turns_and_a_lower_priority_number_goes_first() -> None:
     """Headers of the operator's choice name both; vLLM finds a priority in the body, and so do we."""
     async with cluster(max_requests=1, tenant_header="X-Tenant", priority_header="x-request-priority") as running:
-        hold(running)
+        running.hold()
         asked = [asyncio.create_task(ask(running, {"user": "first"}))]
         await until_true(lambda: running.decode[0].seen)
         said: list[tuple[dict[str, Any], dict[str, str]]] = [
@@ -95,7 +84,7 @@ async def test_tenants_take_turns_and_a_lower_priority_number_goes_first() -> No
         for count, (body, headers) in enumerate(said):
             asked.append(asyncio.create_task(ask(running, body, **headers)))
             await until_waiting(running, count + 1)
-        release(running)
+        running.release()
         await asyncio.gather(*asked)
         order = [request.body["user"] for request in running.decode[0].seen]
 
@@ -105,7 +94,7 @@ async def test_tenants_take_turns_and_a_lower_priority_number_goes_first() -> No
 async def test_a_request_that_leaves_the_queue_leaves_nothing() -> None:
     """Of its own will, or because its time is over: 503 rather than 504, as nothing was done for it. Nodes never hear of it."""
     async with cluster(max_requests=1) as running:
-        hold(running)
+        running.hold()
         first = asyncio.create_task(ask(running))
         await until_true(lambda: running.decode[0].seen)
         second = asyncio.create_task(ask(running))
@@ -114,7 +103,7 @@ async def test_a_request_that_leaves_the_queue_leaves_nothing() -> None:
         await until_waiting(running, 0)
         late = await ask(running, x_request_timeout_s="0.5")
         waited = await running.metric('baton_refusals_total{reason="waited"}')
-        release(running)
+        running.release()
         assert (await first).status_code == 200
         await assert_nothing_left(running)
         state = await admission(running)

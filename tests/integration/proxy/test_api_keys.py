@@ -14,7 +14,7 @@ import pytest
 
 from baton.proxy.auth import account, api_key_auth
 from baton.proxy.http_server import file_watcher
-from tests.integration.proxy.test_admission import hold, release, until_waiting
+from tests.integration.proxy.test_admission import until_waiting
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until, until_true
 from tests.support.fake_answers import MODEL
@@ -124,7 +124,7 @@ async def test_a_key_lets_in_and_is_not_handed_on(tmp_path: Path) -> None:
 async def test_requests_at_once_are_counted_until_their_last_byte(tmp_path: Path) -> None:
     """A stream holds its place; one that ends, and one whose client leaves, gives it back."""
     async with keyed(tmp_path) as running:
-        hold(running)
+        running.hold()
         first = asyncio.create_task(ask(running, "narrow", stream=True))
         await until_true(lambda: running.decode[0].seen)
         second = await ask(running, "narrow")
@@ -134,7 +134,7 @@ async def test_requests_at_once_are_counted_until_their_last_byte(tmp_path: Path
         await until_true(lambda: running.decode[0].seen[0].cancelled)
         third = asyncio.create_task(ask(running, "narrow"))
         await until_true(lambda: len(running.decode[0].seen) == 3)
-        release(running)
+        running.release()
         ended = [await third, await other, await ask(running, "narrow")]
         refused = await running.metric(REFUSALS % ("narrow", "at_once"))
         await assert_nothing_left(running)
@@ -180,13 +180,13 @@ async def test_the_name_of_a_key_is_the_tenant(tmp_path: Path) -> None:
     async with cluster(
         api_keys_file=write(tmp_path / "keys", entries), max_requests=1, max_waiting_per_tenant=1
     ) as running:
-        hold(running)
+        running.hold()
         asked = [asyncio.create_task(ask(running, "free"))]
         await until_true(lambda: running.decode[0].seen)
         asked.append(asyncio.create_task(ask(running, "free")))
         await until_waiting(running, 1)
         third = await ask(running, "slow")
-        release(running)
+        running.release()
         got = await asyncio.gather(*asked)
 
     assert third.status_code == 429

@@ -237,20 +237,6 @@ async def until_idle(running: Cluster) -> None:
     assert 'status="client_left"' in metrics or 'status="200"' in metrics
 
 
-async def test_leaving_before_the_first_token_closes_both_legs() -> None:
-    """Neither node goes on working for a client that has left."""
-    async with cluster() as running:
-        running.prefill[0].first_token_delay_s = 20.0
-        _, writer = await ask(running, stream=False)
-        await until_true(lambda: running.prefill[0].seen and running.decode[0].seen)
-        writer.close()
-        await until_idle(running)
-
-        assert running.prefill[0].seen[0].cancelled
-        assert running.decode[0].seen[0].cancelled
-        await writer.wait_closed()
-
-
 async def test_leaving_while_the_answer_is_recomputed_closes_that_leg_too() -> None:
     """The second attempt is watched like the first."""
     async with cluster() as running:

@@ -21,13 +21,13 @@ async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
     """The head says so; a long one is not, nor one of more than half the threshold where half of the cap is in flight."""
     async with cluster(local_below_bytes=200, max_own_prompt_bytes=300) as running:
         long = await running.complete(prompt="x" * 300)
-        running.decode[0].may_answer.clear()
+        running.hold()
         first = asyncio.create_task(running.complete(prompt="x" * 180))
         await until_true(lambda: len(running.decode[0].seen) == 2)
         counted = await own_bytes(running)
         second = asyncio.create_task(running.complete(prompt="x" * 150))
         await until_true(lambda: len(running.prefill[0].seen) == 2)
-        running.decode[0].may_answer.set()
+        running.release()
         got = [long, await first, await second]
         decided = [
             await decisions(running, path, reason)
@@ -44,16 +44,14 @@ async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
 async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
     """Each takes what it may; then it is 503 with a time to come again, until one has room."""
     async with cluster(prefill=0, decode=2, max_own_prompt_bytes=1000) as running:
-        for node in running.decode:
-            node.may_answer.clear()
+        running.hold()
         asked = [asyncio.create_task(running.complete(prompt="x" * 600)) for _ in range(2)]
         await until_true(lambda: all(node.seen for node in running.decode))
         refused = await running.complete(prompt="x" * 600)
         small = asyncio.create_task(running.complete(prompt="x" * 100))
         await until_true(lambda: sum(len(node.seen) for node in running.decode) == 3)
         counted = await running.metric('baton_refusals_total{reason="decode_cap"}')
-        for node in running.decode:
-            node.may_answer.set()
+        running.release()
         got = [await each for each in (*asked, small)]
         again = await running.complete(prompt="x" * 600)
 
@@ -67,12 +65,12 @@ async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
 async def test_who_waits_in_vain_for_room_is_told_before_its_deadline() -> None:
     """503 with a time to come again, and not 504."""
     async with cluster(max_own_prompt_bytes=1000, request_timeout_s=1.5) as running:
-        running.decode[0].may_answer.clear()
+        running.hold()
         first = asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))
         await until_true(lambda: running.decode[0].seen)
         running.prefill[0].fault = "status"
         got = await running.complete(prompt="y" * 600)
-        running.decode[0].may_answer.set()
+        running.release()
         await first
 
     assert_error(got, 503)

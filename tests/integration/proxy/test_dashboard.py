@@ -93,13 +93,11 @@ async def test_an_operator_sees_requests_under_way_and_ended() -> None:
     """From the look on: where each is, how its legs went, which failed, and what became of it."""
     async with cluster(decode=2, breaker_failures=1) as running:
         await look(running)
-        for node in running.decode:
-            node.may_answer.clear()
+        running.hold()
         task = asyncio.create_task(running.complete(stream=True, max_tokens=5))
         await until_true(lambda: any(node.seen for node in running.decode))
         during = await look(running)
-        for node in running.decode:
-            node.may_answer.set()
+        running.release()
         answer = await task
         taker = next(node for node in running.decode if node.seen)
         after = await look(running)

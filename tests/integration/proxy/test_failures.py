@@ -104,6 +104,7 @@ async def test_a_prefill_node_whose_answer_is_not_whole() -> None:
     faults: list[Fault] = ["cut", "empty"]
     async with cluster() as running:
         for fault in faults:
+            await running.until_ready()
             running.prefill[0].fault = fault
             got = await running.complete()
             assert (got.status_code, got.content) == (200, expected(stream=False))

@@ -31,8 +31,7 @@ async def first_event(
     running: Cluster, kind: str, **more: Any
 ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes], bytes]]:
     """Ask; give the answer with the first token of each choice, which came while the decode node said nothing."""
-    for node in running.decode:
-        node.may_answer.clear()
+    running.hold()
     async with running.http.stream("POST", PATHS[kind], json={**BODIES[kind], **more}) as got:
         rest = got.aiter_raw()
         read = b""
@@ -40,12 +39,6 @@ async def first_event(
             while read.count("wörd".encode()) < more.get("n", 1):
                 read += await anext(rest)
         yield got, rest, read
-
-
-def go_on(running: Cluster) -> None:
-    """Let the decode nodes answer."""
-    for node in running.decode:
-        node.may_answer.set()
 
 
 async def read_all(rest: AsyncIterator[bytes]) -> bytes:
@@ -63,7 +56,7 @@ async def test_the_client_has_the_first_token_before_the_decode_node_answers(kin
     more = {"n": 3, "return_token_ids": True, "stream_options": {"include_usage": True}} if all_ else {}
     async with relaying() as running:
         async with first_event(running, kind, **RANDOM, **more) as (got, rest, begun):
-            go_on(running)
+            running.release()
             read = begun + await read_all(rest)
         relayed = await running.metric('baton_first_tokens_total{source="relayed"}')
         gaps = await running.metric("baton_second_token_gap_seconds_count")
@@ -80,11 +73,10 @@ async def test_an_answer_that_ends_with_its_first_token_needs_no_decode_node() -
     """The client has all of it while the decode node waits, which is told to stop."""
     async with relaying() as running:
         running.prefill[0].tokens = 1
-        for node in running.decode:
-            node.may_answer.clear()
+        running.hold()
         got = await ask(running, "chat", stream=True, max_tokens=None)
         await until_true(lambda: running.decode[0].seen[0].cancelled)
-        go_on(running)
+        running.release()
         await assert_nothing_left(running)
 
     assert got.content == b"".join(events(PATHS["chat"], 1))
@@ -110,7 +102,7 @@ async def test_a_decode_node_that_fails_after_the_first_token(kind: str, n: int)
             first = next(node for node in running.decode if node.seen)
             first.fault = "drop"
             await first.stop()
-            go_on(running)
+            running.release()
             read = begun + await read_all(rest)
         other = next(node for node in running.decode if node is not first)
 
@@ -127,7 +119,7 @@ async def test_a_prefill_node_that_dies_after_its_token() -> None:
         running.prefill[0].fault = "cut"
         async with first_event(running, "chat", **RANDOM) as (_, rest, begun):
             await until_true(lambda: len(running.decode[0].seen) == 2)
-            go_on(running)
+            running.release()
             read = begun + await read_all(rest)
         await assert_nothing_left(running)
 
@@ -141,7 +133,7 @@ async def test_a_decode_node_that_has_sampled_another_token() -> None:
     async with relaying() as running:
         running.decode[0].recomputes, running.decode[0].drift = True, 2
         async with first_event(running, "completion", **RANDOM) as (_, rest, begun):
-            go_on(running)
+            running.release()
             read = begun + await read_all(rest)
         resumed = await running.metric('baton_streams_resumed_total{kind="refused"}')
         ready = (await running.http.get("/ready")).json()

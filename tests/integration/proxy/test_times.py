@@ -80,15 +80,3 @@ async def test_a_leg_that_fails_or_is_cut_is_not_timed() -> None:
         found = await series(running, 'leg_seconds_count.*"decode"')
 
     assert found == {}
-
-
-async def test_a_node_that_left_shows_no_times() -> None:
-    async with cluster(decode=2) as running:
-        await asyncio.gather(*(running.complete(stream=True) for _ in range(8)))
-        before = await series(running, r'seconds_count.*url="D')
-        await running.admin("DELETE", "/admin/nodes", params={"url": running.decode[0].url})
-        after = await series(running, r'seconds_count.*url="D')
-
-    assert any("D0" in name for name in before)
-    assert after
-    assert not any("D0" in name for name in after)
