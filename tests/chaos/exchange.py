@@ -40,8 +40,6 @@ class Exchange:
         self.received = bytearray()
         self.ending = Ending.OPEN
         self.began_s = self.ended_s = 0.0
-        self.first_byte_s = 0.0
-        self.arrivals_s: list[float] = []  # of pieces of the body
         self._body = json.dumps(body).encode()
         self._writer: asyncio.StreamWriter | None = None
         self._rest = asyncio.Event()  # the second half of the body may go out
@@ -123,15 +121,9 @@ class Exchange:
                 self.status = event.status_code
                 self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
             elif isinstance(event, h11.Data):
-                self._take(bytes(event.data))
+                self.received += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or event is h11.PAUSED:
                 return
-
-    def _take(self, data: bytes) -> None:
-        now = time.monotonic()
-        self.first_byte_s = self.first_byte_s or now
-        self.arrivals_s.append(now)
-        self.received += data
 
     def _end(self, ending: Ending) -> None:
         if self.ending is Ending.OPEN:

@@ -1,6 +1,6 @@
-"""A short run of the suite on every change: a hundred clients that leave, a few kills and stalls.
+"""A short run of the suite on every change: some clients that leave, a few kills.
 
-`make chaos` runs it for as long as one likes, with links cut as well.
+`make chaos` runs it for as long as one likes, with processes stopped and links cut as well.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.parts import AT_ONCE_AMID_ORDERS
 from tests.chaos.phases import Phase
 from tests.chaos.runs import StormSize, plain_server, references_from, run_faults, run_storm
-from tests.chaos.schedule import Kill, Stall, Victim, kills
+from tests.chaos.schedule import Kill, Victim, kills
 from tests.chaos.workload import MEDIA_MODEL, Reference, ask_reference, draw_images
 from tests.e2e.stack import stack_on
 from tests.matrix.media_models import ensure
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ABORTS = 100
 STORM_SECONDS = 30.0  # unless some phase had too few
-FEW = 5  # clients that leave in each phase, on a machine however slow
+FEW = 3  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0
 PATIENCE = 8.0
 MEDIA_KILLS = 10
@@ -86,7 +86,7 @@ def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, li
     """Every block is free again, every transfer closed in time, and every client that stayed has the exact answer."""
     cluster, references = chaos
 
-    tally = run_storm(cluster, references, StormSize(SEED, ABORTS, STORM_SECONDS, at_once=64), at_least=FEW)
+    tally = run_storm(cluster, references, StormSize(SEED, ABORTS // 2, STORM_SECONDS, at_once=40), at_least=FEW)
 
     print(storm_table(tally), tally.results, tally.paths)
     assert tally.problems == []
@@ -103,19 +103,6 @@ def test_killed_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]])
     more: dict[str, Any] = {"engine_only": False, "other_port": True, "lasts_s": 1.0}
     drawn = [Kill(number=number, victim=who, phase=when, **more) for number, (who, when) in enumerate(moments)]
     check(chaos, drawn)
-
-
-@pytest.mark.exhaustive  # shorter stops and their silence: test_silences.py
-def test_stopped_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]) -> None:
-    """The same for processes that stop and go on later, once shorter and once longer than a silent peer is waited for."""
-    check(
-        chaos,
-        [
-            Stall(number=0, victim="prefill", phase=Phase.BETWEEN_CHUNKS, lasts_s=PEER_TIMEOUT_S + 1.5),
-            Stall(number=1, victim="decode", phase=Phase.WAITING, lasts_s=1.0),
-            Stall(number=2, victim="proxy", phase=Phase.QUEUED, lasts_s=1.0),
-        ],
-    )
 
 
 @pytest.mark.exhaustive
@@ -200,7 +187,7 @@ def test_streams_answers_and_roles_move_amid_clients_that_leave_and_kills(
         check(chaos, kills(SEED, BOTH_WAYS_KILLS, PEER_TIMEOUT_S), all_reached=False)
 
 
-def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall], *, all_reached: bool = True) -> None:
+def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill], *, all_reached: bool = True) -> None:
     """Bring the faults about and look at what they did."""
     outcomes = run_faults(*chaos, faults, seed=SEED, seconds=600.0)
 

@@ -14,8 +14,8 @@ from tests.e2e.stack import stack_on
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 22
-STOPS_S = (1.5, 8.0)
-RATE_PER_S = 6.0
+STOPS_S = (1.5, 6.5)
+RATE_PER_S = 4.0
 
 
 def test_requests_wait_for_the_only_decode_node(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import httpx
@@ -83,3 +84,15 @@ def worst_logprob(reference: Answer, answer: Answer) -> float:
         named = ((ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
         worst = max(worst, *(abs(a - b) for a, b in [*ranks, *named]))
     return worst
+
+
+def choice_difference(want: dict[str, Any], got: dict[str, Any], known: int = 0) -> str:
+    """Say in what one answer differs: tokens and ends exactly, logprobs within a tolerance, those of the first `known` not at all."""
+    for key in ("token_ids", "finish_reason", "stop_reason", "text"):
+        if want.get(key) != got.get(key):
+            return f"{key} {got.get(key)} in place of {want.get(key)}"
+    ours, theirs = (got.get("logprobs") or {}), (want.get("logprobs") or {})
+    pairs = list(zip_longest(ours.get("token_logprobs") or [], theirs.get("token_logprobs") or []))
+    if any(a is None or b is None or abs(a - b) > LOGPROB_TOLERANCE for a, b in pairs[known:]):
+        return "other logprobs"
+    return "" if len(want.get("prompt_logprobs") or []) == len(got.get("prompt_logprobs") or []) else "prompt logprobs"

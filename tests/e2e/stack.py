@@ -28,6 +28,9 @@ NODES_WITHIN_S = 5.0  # of a proxy's start; when one is started again, nodes may
 UNUSED_FOR = httpx.Limits(keepalive_expiry=1.0)  # nodes close a connection that was not used for 5 s
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
+CLOSE = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')  # as short as can be
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+STORES: Mapping[str, str | None] = MappingProxyType({"VLLM_ENABLE_RESPONSES_API_STORE": "1"})
 PROXY = "baton.proxy.__main__:main"
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 

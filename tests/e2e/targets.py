@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,6 @@ from baton.contracts.kv_transfer import Role
 
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 1 << 19  # linux/sched.h, linux/mount.h
-HANG_IN = "HANG_IN"  # environment: "module:Class.method" of the engine that sleeps first when it is told to
-HANG_FILE = (
-    "HANG_FILE"  # environment: once this file is there, the fifth such call sleeps so many seconds and renames it
-)
-HANG_EVERY = "HANG_EVERY"  # environment: another number than the fifth
 COUNT_FILE = "COUNT_FILE"  # environment: where `counting_node` writes
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
@@ -97,25 +91,21 @@ def telling_prefill_node(argv: Sequence[str]) -> None:
     main(argv)
 
 
-def hanging_decode_node(argv: Sequence[str]) -> None:
-    """A decode node whose engine can be told to sleep amid a step."""
+def hanging_decode_node(argv: Sequence[str], order: str) -> None:
+    """A decode node whose model sleeps for ever amid the fifth step that finds the file `order`, which it removes."""
+    from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
+
     from baton.decode_node.__main__ import main
 
-    module, _, name = os.environ[HANG_IN].partition(":")
-    owner, method = getattr(import_module(module), name.partition(".")[0]), name.partition(".")[2]
-    real, order = getattr(owner, method), Path(os.environ[HANG_FILE])
-    every = int(os.environ.get(HANG_EVERY, "5"))
-    calls = itertools.count(1)
+    real, file, calls = Qwen2ForCausalLM.forward, Path(order), itertools.count(1)
 
     def planted_sleep(*args: Any, **kwargs: Any) -> Any:
-        if order.exists() and next(calls) % every == 0:
-            with suppress(FileNotFoundError):  # another rank has taken it
-                seconds = float(order.read_text())
-                order.rename(order.with_suffix(".taken"))  # the test removes it as soon as it is there
-                time.sleep(seconds)
+        if file.exists() and next(calls) == 5:
+            file.unlink()
+            time.sleep(3600)
         return real(*args, **kwargs)
 
-    setattr(owner, method, planted_sleep)  # in this process and those that it forks
+    Qwen2ForCausalLM.forward = planted_sleep  # in this process and those that it forks
     main(argv)
 
 

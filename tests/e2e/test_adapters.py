@@ -1,9 +1,7 @@
 """LoRA adapters: a prompt's KV is that of its adapter."""
 
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from baton.deploy.embedded_model import WEIGHTS
 from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers
-from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.stack import FLOAT32, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,45 +64,3 @@ def test_each_adapters_prompts_are_exact(stack: Stack, trio: Trio, tmp_path: Pat
     assert [answer.tokens for answer in former] != [answer.tokens for answer in expected["second"]]
     assert {answer.path for name in (stack.model, "first") for answer in found[name]} == {DISAGGREGATED}
     assert [failure["reason"] for failure in failures] == ["the two nodes see different prompts"] * len(prompts)
-
-
-@pytest.mark.exhaustive
-def test_an_adapter_is_loaded_through_the_proxy_on_the_nodes_of_its_base_model(
-    stack: Stack, trio: Trio, tmp_path: Path
-) -> None:
-    """Two base models of one shape: the request names one, and the other is never asked for the adapter."""
-    adapter = {"lora_name": "tuned", "lora_path": write_adapter(tmp_path / "tuned", 3)}
-    token_file = tmp_path / "admin.token"
-    token_file.write_text("an admin token for tests\n")
-    admin = {"authorization": "Bearer an admin token for tests"}
-    flags = [*FLOAT32, "--enable-lora", "--max-lora-rank", str(RANK), "--enforce-eager"]
-    env: dict[str, str | None] = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    nodes = [stack.node("decode", *flags, "--served-model-name", name, name=name, env=env) for name in ("one", "two")]
-    proxy = stack.proxy([], nodes, "--admin-token-file", str(token_file))
-    until_served(proxy, {"one", "two"})
-    orders = (adapter, adapter | {"base_model_name": "two"}, adapter | {"base_model_name": "one"})
-
-    unclear, loaded, taken = (
-        proxy.http.post(f"{proxy.url}/v1/load_lora_adapter", json=order, headers=admin, timeout=60) for order in orders
-    )
-
-    listed = until_served(proxy, {"one", "two", "tuned"})
-    served = [node.info()["served_models"] for node in nodes]
-    (tuned,), (base,) = (answers(proxy.url, name, trio.prompts[10:11]) for name in ("tuned", "two"))
-
-    assert [each.status_code for each in (unclear, loaded, taken)] == [400, 200, 400], loaded.text
-    assert unclear.json()["error"]["param"] == "base_model_name"
-    assert served == [["one"], ["two", "tuned"]]
-    assert (listed["tuned"]["root"], listed["tuned"]["parent"]) == (adapter["lora_path"], "two")
-    assert tuned.tokens != base.tokens
-
-
-def until_served(proxy: Server, names: set[str]) -> dict[str, dict[str, Any]]:
-    """Wait until the proxy lists these models, each once; returns what it says of them."""
-    deadline = time.monotonic() + 60
-    while True:
-        listed = proxy.http.get(f"{proxy.url}/v1/models").json().get("data", [])
-        if sorted(entry["id"] for entry in listed) == sorted(names):
-            return {entry["id"]: entry for entry in listed}
-        assert time.monotonic() < deadline, listed
-        time.sleep(0.05)

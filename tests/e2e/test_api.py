@@ -17,18 +17,13 @@ COMPLETIONS = "/v1/completions"
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(
-    ("prompts", "n"),
-    [([0], 3), ([1, 2, 3], 1), ([4, 5, 4], 2)],
-    ids=["n", "batch", "batch-with-a-twin"],
-)
+@pytest.mark.parametrize(("prompts", "n"), [([14], 3), ([10, 12, 10], 2)], ids=["n", "batch-with-a-twin"])
 def test_each_prompt_is_computed_and_transferred_once(trio: Trio, prompts: list[int], n: int, streams: bool) -> None:
     """However many answers are wanted of however many prompts: the tokens are one server's, and D computes tails only.
 
     Of a prompt each answer of a stream receives the last block, with its own first token.
     """
-    longest = sorted(trio.prompts, key=len, reverse=True)
-    wanted = [[100 + n, 200 + streams, *longest[index]] for index in prompts]  # no earlier request had these
+    wanted = [[100 + n, 200 + streams, *trio.prompts[index]] for index in prompts]  # no earlier request had these
     prompt = wanted if len(wanted) > 1 else wanted[0]
     body = body_for(trio.model, []) | {"prompt": prompt, "n": n, "temperature": 0.7, "top_k": 1, "stream": streams}
     distinct = len(set(prompts))

@@ -75,6 +75,7 @@ def test_vllms_own_benchmark(trio: Trio, stack: Stack, tmp_path: Path) -> None:
         assert (result["completed"], result["total_output_tokens"]) == (6, 48)
 
 
+@pytest.mark.exhaustive  # it asks by the openai client
 def test_langchains_chat_openai(trio: Trio) -> None:
     """`invoke` and `stream` say the same."""
     script = Path(__file__).with_name("langchain_client.py")

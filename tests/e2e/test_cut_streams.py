@@ -1,7 +1,6 @@
 """A real node's stream, cut after an event and gone on with by the same node, which starts with its tokens, is the same stream."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from baton.proxy.request.parse import ClientRequest, parse
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume import events
 from baton.proxy.resume.stream import Stream
+from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.joined_stream import joined_stream
 from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
@@ -20,8 +20,6 @@ from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TOKENS = 16
-CLOSE = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
-TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 USAGE = {"stream_options": {"include_usage": True}}
 WORDS = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 ASKED = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
@@ -88,15 +86,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def node(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A decode node alone, with a parser of tool calls or of thoughts."""
-    with stack.stopping():
-        made = stack.node("decode", *FLOAT32, *CLOSE, *request.param)
-        made.wait_ready()
-        yield made
-
-
 def ask(stack: Stack, node: Server, stream: Stream) -> list[bytes]:
     start = stream.asked.start
     fields: dict[str, Any] = {**stream.asked.fields, **(stack.leg("decode", start=start) if start else {})}
@@ -105,9 +94,9 @@ def ask(stack: Stack, node: Server, stream: Stream) -> list[bytes]:
     return [event + events.END for event in answer.content.split(events.END)[:-1]]
 
 
-def emoji_tokens(stack: Stack, node: Server) -> list[int]:
+def emoji_tokens(trio: Trio) -> list[int]:
     """The byte tokens of an emoji and of a letter."""
-    ids: list[int] = node.ask("/tokenize", {"model": stack.model, "prompt": "😀a"}).json()["tokens"]
+    ids: list[int] = trio.plain.ask("/tokenize", {"model": trio.model, "prompt": "😀a"}).json()["tokens"]
     assert len(ids) == 5
     return ids
 
@@ -124,21 +113,20 @@ def comparable(stream: bytes) -> dict[str, Any]:
     return found
 
 
-STEP = pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.exhaustive)])
+AFTER = pytest.mark.parametrize("after", ["the middle", pytest.param("every event", marks=pytest.mark.exhaustive)])
 
 
-@pytest.mark.parametrize("node", [TOOLS], ids=["tools"], indirect=True)
 @pytest.mark.parametrize("kind", CASES)
-@STEP
-def test_a_real_stream_that_is_cut_goes_on_exactly(stack: Stack, node: Server, kind: str, step: int) -> None:
+@AFTER
+def test_a_real_stream_that_is_cut_goes_on_exactly(stack: Stack, trio: Trio, kind: str, after: str) -> None:
     """Characters cut in the middle, arguments of tool calls, several answers, log probabilities, usage."""
     path, more = CASES[kind]
     body = {"model": stack.model, "stream": True, **more}
     if body.pop("emoji", False):
-        body |= {"allowed_token_ids": emoji_tokens(stack, node), "repetition_penalty": 1.3}
+        body |= {"allowed_token_ids": emoji_tokens(trio), "repetition_penalty": 1.3}
     request = parse(path, "id", [], msgspec.json.encode(body))
 
-    client = cut(stack, node, request, step)
+    client = cut(stack, trio.decode, request, after)
 
     if "tool" in kind:
         assert b"tool_use" in client or b"tool_calls" in client or b"function_call" in client, client
@@ -147,10 +135,11 @@ def test_a_real_stream_that_is_cut_goes_on_exactly(stack: Stack, node: Server, k
         assert json.loads(choices["0"]["delta"]["content"]).keys() == {"place", "miles"}
 
 
-@pytest.mark.parametrize("node", [PLUGIN], ids=["thoughts"], indirect=True)
-@STEP
-def test_thoughts_go_on_as_thoughts(stack: Stack, node: Server, step: int) -> None:
+@AFTER
+def test_thoughts_go_on_as_thoughts(stack: Stack, after: str) -> None:
     """Wherever the stream was cut, and what comes after them is the answer."""
+    node = stack.node("decode", *FLOAT32, *PLUGIN)
+    node.wait_ready()
     for seed in range(100):
         more = {"max_tokens": 24, "temperature": 1.0, "seed": seed, "logit_bias": {END_OF_THOUGHT: 12.0}}
         body = {"model": stack.model, "stream": True, **ASKED, **more}
@@ -161,18 +150,19 @@ def test_thoughts_go_on_as_thoughts(stack: Stack, node: Server, step: int) -> No
     else:
         pytest.fail("no answer with thoughts and text")
 
-    cut(stack, node, request, step)
+    cut(stack, node, request, after)
 
 
-def cut(stack: Stack, node: Server, request: ClientRequest, step: int) -> bytes:
-    """Cut a request's stream after every so many events, and compare; return the whole stream."""
+def cut(stack: Stack, node: Server, request: ClientRequest, after: str) -> bytes:
+    """Cut a request's stream, and compare; return the whole stream."""
     whole = Stream(request, resumes=True)
     first = ask(stack, node, whole)
     whole.begin_decode(RequestRecord(""))
     client = b"".join(map(whole.take, first))
     assert whole.ended
     assert len(first) > 6, first
-    for cut_at in range(1, len(first), step):
+    middle = len(first) // 2
+    for cut_at in (middle, middle + 1) if after == "the middle" else range(1, len(first)):  # one is amid a character
         stream = Stream(request, resumes=True)
         stream.begin_decode(RequestRecord(""))
         got = b"".join(map(stream.take, first[:cut_at]))

@@ -4,20 +4,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
-from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_adapters import RANK, write_adapter
-from tests.e2e.test_cut_streams import ASKED, CASES, CLOSE, TOOLS, comparable, emoji_tokens
+from baton.proxy.request.endpoints import COMPLETIONS
+from tests.e2e.conftest import Trio
+from tests.e2e.stack import CLOSE, FLOAT32, TOOLS, Server, Stack
+from tests.e2e.test_cut_streams import CASES, comparable, emoji_tokens
 from tests.e2e.valve import Valve
 from tests.support import slow_step
-from tests.support.joined_stream import joined_stream
-from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -28,59 +25,36 @@ SETTINGS: dict[str, str | None] = {
     "BATON_PROXY_PROBE_INTERVAL_S": "0.2",
     "BATON_PROXY_DRAIN_HANDOVER_S": "0",
 }
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 WITH_TOOLS = ["greedy", "seeded", "cut characters", "JSON", "regular expression", "tools auto", "tools required"]
 WITH_TOOLS += ["three answers", "message", "message with a tool", "response", "log probabilities"]
-RANDOM: dict[str, Any] = {"prompt": "The sea", "max_tokens": 24, "ignore_eos": True, "temperature": 1.0}
-THOUGHTS: dict[str, Any] = {**ASKED, "max_tokens": 24, "temperature": 1.0, "logit_bias": {END_OF_THOUGHT: 12.0}}
 STEP_S = 0.06  # of a decode node: most kinds of answer last more than a second
 FAULTS = ["kill", "stop", "drain", "cut"]
 PLACES = ["first", "middle", "last"]
 
 
 class Nodes(NamedTuple):
-    """One prefill node, two decode nodes behind valves, and one server to compare with."""
+    """Two decode nodes behind valves."""
 
-    stack: Stack
     decode: list[Server]
     valves: list[Valve]
     proxy: Server
-    plain: Server
 
 
-@contextmanager
-def running(stack: Stack, folder: Path, *flags: str) -> Iterator[Nodes]:
-    token = folder / "admin.token"
+@pytest.fixture(scope="module")
+def nodes(stack: Stack, trio: Trio, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    token = tmp_path_factory.mktemp("admin") / "token"
     token.write_text(f"{ADMIN}\n")
-    flags = (*FLOAT32, *CLOSE, *slow_step.FLAGS, *flags)
+    flags = (*FLOAT32, *CLOSE, *TOOLS, *slow_step.FLAGS)
     slow = {slow_step.STEP_S: str(STEP_S)}
     with stack.stopping():
-        prefill = stack.node("prefill", *flags)
         decode = [stack.node("decode", *flags, name=f"decode{number}", env=slow) for number in range(2)]
-        plain = stack.plain(*flags)
-        for server in (*decode, plain):
+        for server in decode:
             server.wait_ready()
         with Valve(decode[0].url) as first, Valve(decode[1].url) as second:
             valves = [first, second]
-            proxy = stack.proxy([prefill], valves, "--admin-token-file", str(token), env=SETTINGS)
-            yield Nodes(stack, decode, valves, proxy, plain)
+            proxy = stack.proxy([trio.prefill], valves, "--admin-token-file", str(token), env=SETTINGS)
+            yield Nodes(decode, valves, proxy)
             print({name: value for name, value in proxy.metrics().items() if "resumed_total{" in name})
-
-
-@pytest.fixture(scope="module")
-def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """With a parser of tool calls."""
-    with running(stack, tmp_path_factory.mktemp("tools"), *TOOLS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def other_nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """With a parser of thoughts, and an adapter."""
-    folder = tmp_path_factory.mktemp("thoughts")
-    adapter = ("--enable-lora", "--max-lora-rank", str(RANK), "--lora-modules")
-    with running(stack, folder, *PLUGIN, *adapter, f"tuned={write_adapter(folder / 'tuned', 3)}") as made:
-        yield made
 
 
 def disturbed(nodes: Nodes, path: str, body: dict[str, Any], after: int, fault: str) -> bytes:
@@ -149,9 +123,27 @@ def event_of(events: int, place: str) -> int:
     return {"first": 2, "middle": events // 2, "last": events - 5}[place]
 
 
-def compared(nodes: Nodes, path: str, body: dict[str, Any], fault: str, place: str) -> None:
-    """Disturb a stream, and compare it with one server's."""
-    expected = nodes.plain.ask(path, body).content
+def cells(kinds: list[str], quick: set[tuple[str, str, str]]) -> list[Any]:
+    """All of them; but for a few, only where everything is tried."""
+    every = [(kind, fault, place) for kind in kinds for fault in FAULTS for place in PLACES]
+    return [cell if cell in quick else pytest.param(*cell, marks=pytest.mark.exhaustive) for cell in every]
+
+
+QUICK = {
+    ("seeded", "kill", "middle"),
+    ("JSON", "cut", "middle"),
+    ("three answers", "drain", "middle"),
+}
+
+
+@pytest.mark.parametrize(("kind", "fault", "place"), cells(WITH_TOOLS, QUICK))
+def test_a_stream_survives(trio: Trio, nodes: Nodes, kind: str, fault: str, place: str) -> None:
+    """Token by token, though half of it came from another node."""
+    path, more = CASES[kind]
+    body = {"model": trio.model, "stream": True, **more}
+    if body.pop("emoji", False):
+        body |= {"allowed_token_ids": emoji_tokens(trio), "repetition_penalty": 1.3}
+    expected = trio.plain.ask(path, body).content
     after = event_of(expected.count(b"\n\n"), place)
 
     before = resumed(nodes)
@@ -163,54 +155,12 @@ def compared(nodes: Nodes, path: str, body: dict[str, Any], fault: str, place: s
     assert comparable(got) == comparable(expected)
 
 
-def cells(kinds: list[str], quick: set[tuple[str, str, str]]) -> list[Any]:
-    """All of them; but for a few, only where everything is tried."""
-    every = [(kind, fault, place) for kind in kinds for fault in FAULTS for place in PLACES]
-    return [cell if cell in quick else pytest.param(*cell, marks=pytest.mark.exhaustive) for cell in every]
-
-
-QUICK = {
-    ("seeded", "kill", "middle"),
-    ("tools required", "stop", "middle"),
-    ("JSON", "cut", "middle"),
-    ("three answers", "drain", "middle"),
-}
-
-
-@pytest.mark.parametrize(("kind", "fault", "place"), cells(WITH_TOOLS, QUICK))
-def test_a_stream_survives(nodes: Nodes, kind: str, fault: str, place: str) -> None:
-    """Token by token, though half of it came from another node."""
-    path, more = CASES[kind]
-    body = {"model": nodes.stack.model, "stream": True, **more}
-    if body.pop("emoji", False):
-        body |= {"allowed_token_ids": emoji_tokens(nodes.stack, nodes.plain), "repetition_penalty": 1.3}
-    compared(nodes, path, body, fault, place)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", ["reasoning", "adapter"])
-def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str, place: str) -> None:
-    if kind == "adapter":
-        body = {"model": "tuned", "stream": True, "prompt": "Once", "max_tokens": 24, "temperature": 0}
-        compared(other_nodes, COMPLETIONS, body, fault, place)
-        return
-    for seed in range(100):
-        body = {"model": other_nodes.stack.model, "stream": True, **THOUGHTS, "seed": seed}
-        said = other_nodes.plain.ask(CHAT, body).content
-        if said.count(b'"reasoning":') > 4 and said.count(b'"content":"') > 6:
-            compared(other_nodes, CHAT, body, fault, place)
-            return
-    pytest.fail("no answer with thoughts and text")
-
-
 @pytest.mark.parametrize(("seed", "fault"), [pytest.param(None, "kill", marks=pytest.mark.exhaustive), (3, "stop")])
-def test_a_whole_answer_goes_on(nodes: Nodes, seed: int | None, fault: str) -> None:
+def test_a_whole_answer_goes_on(trio: Trio, nodes: Nodes, seed: int | None, fault: str) -> None:
     """Its decode node is struck when it has named some tokens; the next one starts with them."""
-    body = {"model": nodes.stack.model, "prompt": "The sea", "max_tokens": 40, "ignore_eos": True}
+    body = {"model": trio.model, "prompt": "The sea", "max_tokens": 40, "ignore_eos": True}
     body |= {"temperature": 0} if seed is None else {"temperature": 1.0, "seed": seed}
-    expected = nodes.plain.ask(COMPLETIONS, body).json()
+    expected = trio.plain.ask(COMPLETIONS, body).json()
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         asked = pool.submit(nodes.proxy.ask, COMPLETIONS, body)
@@ -225,17 +175,3 @@ def test_a_whole_answer_goes_on(nodes: Nodes, seed: int | None, fault: str) -> N
     assert got.json()["choices"] == expected["choices"]
     assert got.json()["usage"]["completion_tokens"] == 40
     assert sum(node.transfers()["scheduler"]["totals"]["started"] for node in nodes.decode) >= 1
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("place", PLACES)
-def test_an_unseeded_stream_survives(nodes: Nodes, fault: str, place: str) -> None:
-    """As many tokens as were asked for."""
-    body = {"model": nodes.stack.model, "stream": True, "return_token_ids": True, **RANDOM}
-
-    got = joined_stream(disturbed(nodes, COMPLETIONS, body, event_of(24, place), fault))
-
-    choice = got["choices"]["0"]
-    assert len(choice["token_ids"]) == 24
-    assert choice["finish_reason"] == "length"

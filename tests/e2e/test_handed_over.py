@@ -11,11 +11,11 @@ import pytest
 from baton.contracts.http import PATH_HEADER, TOKEN_IDS_HEADER, TOKENS_COMMENT
 from baton.contracts.kv_transfer import SINGLE, Grid, Grids, new_transfer_id
 from baton.deploy.embedded_model import WEIGHTS
+from tests.e2e.client import choice_difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, FLOAT32, Server, Stack
 from tests.e2e.test_first_token import ASKED, compare
-from tests.e2e.test_runner import difference
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -66,29 +66,36 @@ def stream(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, An
     ]
 
 
-@pytest.mark.parametrize("name", STREAMED)
-def test_the_prefill_node_streams_what_one_server_would_up_to_the_first_token(
-    stack: Stack, trio: Trio, name: str
-) -> None:
+def test_the_prefill_node_streams_what_one_server_would_up_to_the_first_token(stack: Stack, trio: Trio) -> None:
     """Then a chunk that says `abort`, and the usage."""
-    streams_its_beginning(stack, trio.plain, trio.prefill, *STREAMED[name])
+    stream_their_beginning(stack, trio.plain, trio.prefill, STREAMED)
 
 
-def streams_its_beginning(
-    stack: Stack, plain: Server, prefill: Server, path: str, body: dict[str, Any], *, grids: Grids = SINGLE
+def stream_their_beginning(
+    stack: Stack,
+    plain: Server,
+    prefill: Server,
+    asked: Mapping[str, tuple[str, dict[str, Any]]],
+    *,
+    grids: Grids = SINGLE,
 ) -> None:
-    """Compare a prefill node's stream with the beginning of one server's."""
-    *got, end, usage = stream(prefill, path, body | prefill_leg(stack, grids=grids))
-    wanted = stream(plain, path, body)
-    for _ in range(10):  # a server joins tokens for which it was late
-        if got != wanted[: len(got)]:
-            wanted = stream(plain, path, body)
+    """Compare a prefill node's streams, each of which is open for a second, with the beginnings of one server's."""
+    with ThreadPoolExecutor(len(asked)) as pool:
+        legs = [
+            pool.submit(stream, prefill, path, body | prefill_leg(stack, grids=grids)) for path, body in asked.values()
+        ]
+    for (name, (path, body)), leg in zip(asked.items(), legs, strict=True):
+        *got, end, usage = leg.result()
+        wanted = stream(plain, path, body)
+        for _ in range(10):  # a server joins tokens for which it was late
+            if got != wanted[: len(got)]:
+                wanted = stream(plain, path, body)
 
-    assert got == wanted[: len(got)]
-    assert len(got) == 1 + (path == CHAT)
-    assert end["choices"][0]["finish_reason"] == "abort"
-    assert usage["usage"]["completion_tokens"] == 1
-    assert usage["usage"]["prompt_tokens"] == wanted[-1]["usage"]["prompt_tokens"]
+        assert got == wanted[: len(got)], name
+        assert len(got) == 1 + (path == CHAT), name
+        assert end["choices"][0]["finish_reason"] == "abort", name
+        assert usage["usage"]["completion_tokens"] == 1, name
+        assert usage["usage"]["prompt_tokens"] == wanted[-1]["usage"]["prompt_tokens"], name
 
 
 def test_the_prefill_node_names_its_token_once(stack: Stack, trio: Trio) -> None:
@@ -129,7 +136,8 @@ KV: Mapping[str, str] = {
 @pytest.mark.parametrize("kv", KV)
 def test_a_decode_node_goes_on_as_one_server_would(stack: Stack, trio: Trio, kv: str) -> None:
     """Whatever decides what is sampled, and wherever the KV comes from."""
-    asked = {name: more for name, more in ASKED.items() if "n" not in more and (kv != "does not come" or name in FEW)}
+    many = kv == "from the prefill node"
+    asked = {name: more for name, more in ASKED.items() if "n" not in more and (many or name in FEW)}
 
     goes_on(stack, (trio.plain, trio.prefill, trio.decode), kv, asked)
 
@@ -156,10 +164,9 @@ def test_nodes_of_other_kinds(
         asked, at_once = {"greedy": ASKED["greedy"]}, 1
 
     compare(trio.plain, nodes[1], proxy, asked, streamed=True, at_once=at_once)
-    for path, body in STREAMED.values():
-        if "logprobs" in body:  # ranks that add up in another order agree in most digits
-            continue
-        streams_its_beginning(stack, trio.plain, nodes[0], path, body, grids=grids)
+    # Ranks that add up in another order agree in most digits of logprobs.
+    streamed = {name: each for name, each in STREAMED.items() if "logprobs" not in each[1]}
+    stream_their_beginning(stack, trio.plain, nodes[0], streamed, grids=grids)
     for kv in ("computed here", "from the prefill node"):
         goes_on(stack, (trio.plain, *nodes), kv, {name: one for name, one in asked.items() if "n" not in one}, grids)
 
@@ -208,7 +215,7 @@ def goes_on(
                 count += 1
     for going_on, wanted, k, where in asked_for:
         got, path = going_on.result()
-        assert difference(wanted, got, k) == "", where
+        assert choice_difference(wanted, got, k) == "", where
         # An answer that has ended waits for nothing.
         assert path == KV[kv] or (peer and k == len(wanted["token_ids"])), where
 

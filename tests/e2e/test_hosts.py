@@ -21,7 +21,7 @@ from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, missing_blocks, settle, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-PROMPTS = 6
+PROMPTS = slice(9, 15, 2)  # of 135 to 708 tokens
 LONG_ANSWER_TOKENS = 400
 
 
@@ -37,8 +37,9 @@ def hosts(stack: Stack) -> Iterator[TwoHosts]:
 
 def served_exactly(trio: Trio, proxy: Server) -> None:
     """Every answer is that of one plain server, with KV from the prefill node."""
-    prompts = trio.prompts[-PROMPTS:]
-    for wanted, got in zip(trio.reference[-PROMPTS:], answers(proxy.url, trio.model, prompts, 3), strict=True):
+    for wanted, got in zip(
+        trio.reference[PROMPTS], answers(proxy.url, trio.model, trio.prompts[PROMPTS], 3), strict=True
+    ):
         assert difference(wanted, got) == ""
         assert (got.path, got.reason) == (DISAGGREGATED, "")
 
@@ -75,15 +76,16 @@ def test_tensor_parallel_ranks_of_a_prefill_node_on_two_hosts(stack: Stack, trio
     prefill = hosts.spread("prefill", "-tp", "2", "--max-num-batched-tokens", "512")
     decode = hosts.server("decode", 0, *COMMON)
     proxy = stack.proxy([prefill.first], [decode], name="proxy-hosts")
-    longest = max(trio.prompts, key=len)
 
     served_exactly(trio, proxy)
 
     assert hosts_of_ranks(prefill.first) == [hosts.address(0), hosts.address(1)]
-    assert prefill.first.transfers()["worker"]["totals"]["committed"] == 2 * PROMPTS  # a flow of each rank
-    hold_and_cancel(stack, prefill.first, [7, *longest[1:]])
+    assert prefill.first.transfers()["worker"]["totals"]["committed"] == 2 * len(
+        trio.prompts[PROMPTS]
+    )  # a flow of each rank
+    hold_and_cancel(stack, prefill.first, [7, *trio.prompts[10]])
 
-    prompt = [9, *longest[1:]]
+    prompt = [9, *trio.prompts[-1]]
     found = asyncio.run(answer_despite(prefill, decode, proxy.url, trio.model, prompt))
 
     (alone,) = answers(trio.plain.url, trio.model, [prompt])

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +9,34 @@ import httpx
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER
+from tests.e2e.conftest import Trio
 from tests.e2e.parity.allowed import ALLOWED, explained
 from tests.e2e.parity.axes import AXES, cases, request
 from tests.e2e.parity.compare import differences
-from tests.e2e.parity.trio import STORES, ParityTrio
-from tests.e2e.stack import FLOAT32, Stack
+from tests.e2e.stack import FLOAT32, STORES, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EXACT_BETWEEN_NODES = (
-    *(("format", "json_schema"), ("format", "regex"), ("format", "choice")),
-    *(("tools", "required"), ("tools", "named"), ("logprobs", "0"), ("logprobs", "2"), ("n", "2")),
+    *(("format", "json_schema"), ("format", "regex"), ("tools", "required"), ("tools", "named")),
+    *(("logprobs", "2"), ("n", "2")),
 )
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 
 
-@pytest.fixture(scope="module")
-def parity(stack: Stack) -> Iterator[ParityTrio]:
-    """Servers of this module alone: what was asked before shows in `cached_tokens`."""
-    with stack.stopping():
-        yield ParityTrio(stack)
+def test_every_case_is_answered_as_by_one_server(trio: Trio) -> None:
+    """Whatever differs is on the list; each entry of the list is needed, and each route was disaggregated.
 
-
-def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
-    """Whatever differs is on the list; each entry of the list is needed, and each route was disaggregated."""
+    No other test has a whole block in common with these prompts, which would show in `cached_tokens`.
+    """
     problems: list[str] = []
     needed: set[str] = set()
     disaggregated: Counter[str] = Counter()
     exchanged: Counter[tuple[str, str]] = Counter()  # values in requests whose KV came from the other node
     with httpx.Client(timeout=60) as client:
         for serial, (path, case) in enumerate(cases()):
-            asked = request(path, case, parity.model, serial)
-            ours, plain = (
-                client.post(f"{server.url}{path}", json=asked.body) for server in (parity.proxy, parity.plain)
-            )
+            asked = request(path, case, trio.model, serial)
+            ours, plain = (client.post(f"{server.url}{path}", json=asked.body) for server in (trio.proxy, trio.plain))
             if ours.headers.get(PATH_HEADER) == DISAGGREGATED:
                 disaggregated[path] += 1
                 exchanged.update(case.items())
@@ -61,10 +54,10 @@ def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
     assert {allowed.name for allowed in ALLOWED} == needed
 
 
-def test_a_conversation_goes_on_where_it_is_stored(stack: Stack, parity: ParityTrio) -> None:
+def test_a_conversation_goes_on_where_it_is_stored(stack: Stack, trio: Trio) -> None:
     """With two decode nodes: the first answer is disaggregated and stored, the second is made where that is."""
     second_node = stack.node("decode", *FLOAT32, env=STORES, name="other-decode")
-    proxy = stack.proxy([parity.prefill], [parity.decode, second_node])
+    proxy = stack.proxy([trio.prefill], [trio.decode, second_node])
     asked: dict[str, Any] = {"model": stack.model, "max_output_tokens": 8, "temperature": 0}
     with httpx.Client(base_url=proxy.url, timeout=60) as client:
         for index in range(3):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, TRACE_PATH
-from tests.e2e.client import Answer, body_for
+from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, until
@@ -32,19 +32,16 @@ def fresh_prompt(trio: Trio, seed: int) -> list[int]:
     return random.Random(seed).choices(tokens, k=PROMPT_TOKENS)
 
 
-def ask(trio: Trio, seed: int) -> tuple[Answer, list[dict[str, float]]]:
-    """Complete a fresh prompt; also how much each series of P and of D has grown by that."""
-    before = [server.metrics() for server in (trio.prefill, trio.decode)]
-    (answer,) = answers(trio.proxy.url, trio.model, [fresh_prompt(trio, seed)])
-    after = [server.metrics() for server in (trio.prefill, trio.decode)]
-    assert answer.path == DISAGGREGATED
-    grown = [{name: now[name] - was.get(name, 0.0) for name in now} for was, now in zip(before, after, strict=True)]
-    return answer, grown
-
-
 def test_a_request_is_timed_from_arrival_to_first_step(trio: Trio) -> None:
-    """D's record has both nodes' milestones in order; P's own record and the series of both agree with it."""
-    answer, (prefill, decode) = ask(trio, seed=1)
+    """D's record has both nodes' milestones in order; P's own record, the series of both and their traces agree with it."""
+    nodes, began_us = (trio.prefill, trio.decode), time.time() * 1e6
+    before = [server.metrics() for server in nodes]
+    (answer,) = answers(trio.proxy.url, trio.model, [fresh_prompt(trio, seed=1)])
+    after, ended_us = [server.metrics() for server in nodes], time.time() * 1e6
+    assert answer.path == DISAGGREGATED
+    prefill, decode = (
+        {name: now[name] - was.get(name, 0.0) for name in now} for was, now in zip(before, after, strict=True)
+    )
 
     (there,) = (r for r in trio.prefill.transfers()["worker"]["recent"] if r["transfer_id"] == answer.transfer_id)
     (here,) = (r for r in trio.decode.transfers()["scheduler"]["recent"] if r["transfer_id"] == answer.transfer_id)
@@ -68,16 +65,12 @@ def test_a_request_is_timed_from_arrival_to_first_step(trio: Trio) -> None:
     assert decode["baton_commit_to_first_step_seconds_sum"] == pytest.approx(here["commit_to_first_step_s"])
     assert prefill["baton_exposed_push_seconds_sum"] == pytest.approx(there["exposed_push_s"])
 
-
-def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
-    """Joined, they show one process per node, and on one machine the nodes' spans interlock."""
-    began_us = time.time() * 1e6
-    answer, _ = ask(trio, seed=2)
-    ended_us = time.time() * 1e6
-
     path = f"{TRACE_PATH}?transfer_id={answer.transfer_id}"
-    joined: list[dict[str, Any]] = [event for server in (trio.prefill, trio.decode) for event in server.get(path)]
+    assert_joined([event for server in nodes for event in server.get(path)], answer.transfer_id, began_us, ended_us)
 
+
+def assert_joined(joined: list[dict[str, Any]], transfer_id: str, began_us: float, ended_us: float) -> None:
+    """The traces of both nodes show one process per node, and on one machine the nodes' spans interlock."""
     spans = {event["name"]: event for event in joined if event["ph"] == "X"}
     assert set(spans) == {
         "prefill",
@@ -88,7 +81,7 @@ def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
         "commit to first step",
     }
     assert len({event["pid"] for event in joined}) == 2
-    assert {event["args"]["transfer_id"] for event in spans.values()} == {answer.transfer_id}
+    assert {event["args"]["transfer_id"] for event in spans.values()} == {transfer_id}
     assert all(began_us < event["ts"] <= event["ts"] + event["dur"] < ended_us for event in spans.values())
     commit_us = spans["exposed push"]["ts"] + spans["exposed push"]["dur"]
     assert commit_us <= spans["commit to first step"]["ts"] + 2  # rounding, and two reads of two clocks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL
-from baton.loadtest.result import Legs, Result, StageResult
+from baton.loadtest.result import Legs, Result
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.command import run
@@ -17,10 +17,9 @@ from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-REQUESTS = 50
+REQUESTS = 25
 SCALES = ("--time-scale", "0.3", "--length-scale", "0.25", "--max-input", "640", "--max-output", "8")
 AT_ONCE = "8"  # the others wait at the client, however slow the machine is
-CLOCK_S = 0.05  # by so much a wall clock may be moved while the test runs
 HITS, ASKED = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
 
@@ -43,17 +42,6 @@ def complete(legs: Sequence[Legs]) -> list[Legs]:
     return [each for each in legs if {"prefill", "pushes", "waiting for KV", "commit to first step"} <= set(each.spans)]
 
 
-def assert_in_order(stage: StageResult) -> None:
-    """Each leg lies between the request's beginning and its end."""
-    requests = {record.transfer_id: record for record in stage.records}
-    for each in complete(stage.legs):
-        record = requests[each.transfer_id]
-        arrived_s, first_step_s = each.spans["allocation"][0], each.spans["commit to first step"][1]
-        assert record.started_s - CLOCK_S <= arrived_s <= each.spans["pushes"][1] + CLOCK_S
-        assert each.spans["prefill"][0] - CLOCK_S <= each.spans["pushes"][0]
-        assert first_step_s <= record.started_s + (record.latency_s or 0.0) + CLOCK_S
-
-
 async def test_the_beginning_of_the_trace(stack: Stack, trio: Trio) -> None:
     """None fails, shared prefixes are found, every block comes back, and both nodes tell of their legs."""
     nodes = (trio.prefill, trio.decode)
@@ -73,4 +61,3 @@ async def test_the_beginning_of_the_trace(stack: Stack, trio: Trio) -> None:
         settle(node, GIVEN_BACK_WITHIN_S)
         assert node.integrity()["findings"] == []
     assert len(complete(stage.legs)) >= REQUESTS // 4
-    assert_in_order(stage)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +52,6 @@ def run(installed: Installed, folder: Path, *argv: str) -> str:
     )
     assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}"
     return done.stdout
-
-
-def answers(url: str) -> bool:
-    with suppress(httpx.HTTPError):
-        return httpx.get(url, timeout=5).status_code == 200
-    return False
 
 
 @dataclass
@@ -126,25 +120,8 @@ def test_its_commands_answer_in_an_empty_folder(installed: Installed, empty: Pat
     assert list(empty.iterdir()) == []
 
 
-def test_its_proxy_serves_without_a_node(installed: Installed, empty: Path) -> None:
-    """It is alive, the dashboard's files are there, and Ctrl-C ends it well."""
-    port, secret = free_port(), str(empty / "secret")
-    run(installed, empty, installed.baton, "secret", secret)
-    with running(installed, empty, "proxy", "--port", str(port), "--secret-file", secret) as proxy:
-        proxy.wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"))
-        page = httpx.get(f"http://127.0.0.1:{port}/dashboard", follow_redirects=True)
-        parts = [
-            httpx.get(f"http://127.0.0.1:{port}/dashboard/{name}") for name in ("main.js", "style.css", "icon.svg")
-        ]
-        status = proxy.interrupt()
-
-    assert (page.status_code, "</html>" in page.text) == (200, True)
-    assert [part.status_code for part in parts] == [200, 200, 200]
-    assert status == 0, proxy.said
-
-
 def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Path) -> None:
-    """`baton serve` answers a chat, `baton loadtest` replays the trace that comes with it, and the nodes ran the wheel's code."""
+    """`baton serve` answers a chat and shows a dashboard, `baton loadtest` replays the trace that comes with it, and the nodes ran the wheel's code."""
     port, prefill, decode = free_port(), free_port(), free_port()
     bases = {"BATON_SERVE_PREFILL_BASE_PORT": str(prefill), "BATON_SERVE_DECODE_BASE_PORT": str(decode)}
     url = f"http://127.0.0.1:{port}"
@@ -154,12 +131,16 @@ def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Pa
     with running(installed, empty, "serve", "--port", str(port), environ=bases) as stack:
         stack.wait_for(lambda: "Serving baton-embedded" in stack.said)
         answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT, timeout=START_S)
+        page = httpx.get(f"{url}/dashboard", follow_redirects=True)
+        parts = [httpx.get(f"{url}/dashboard/{name}") for name in ("main.js", "style.css", "icon.svg")]
         report = empty / "report"
         run(installed, empty, installed.baton, "loadtest", "run", "--url", url, *load, "--out", str(report))
         status = stack.interrupt()
 
     assert (answer.status_code, answer.headers[PATH_HEADER]) == (200, DISAGGREGATED), answer.text
     assert answer.json()["choices"][0]["message"]["content"]
+    assert (page.status_code, "</html>" in page.text) == (200, True)
+    assert [part.status_code for part in parts] == [200, 200, 200]
     assert list(report.glob("*.html"))
     assert status == 0, stack.said
     for module in ("deploy/zygote", "proxy/app", "node/server", "kv_connector/connector", "model_runner/cpu"):
