@@ -14,4 +14,4 @@ SEED = 20
 def references(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[Reference]:
     """Asked of one plain server."""
     with stack_on(forkserver, tmp_path_factory.mktemp("references")) as stack:
-        return references_from(plain_server(stack), stack.model, SEED, families=6, members=8)
+        return references_from(plain_server(stack), stack.model, SEED, families=4, members=6)

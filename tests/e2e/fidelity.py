@@ -6,8 +6,7 @@ Reference: a plain vLLM server, one prompt at a time, float32. Then every cell o
 {prefill in one chunk, prefill chunked at 256 tokens} × {cold, warm prefix caches} is compared with it: token ids
 identical, top-5 logprobs within 1e-3. What travelled and what D computed is counted: bytes pushed equal bytes
 expected, and D computes no prompt token: it starts with the token that P has sampled. Tokens alone would hardly show a block that is missing far back in
-the prompt, so every transfer's KV digest on D is compared with P's as well. In a last cell, in bfloat16, where plain vLLM
-differs from itself, only that is compared.
+the prompt, so every transfer's KV digest on D is compared with P's as well. Other types of KV: test_kv_dtypes.py.
 """
 
 import argparse
@@ -92,9 +91,9 @@ def answers(url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int
 class Pair:
     """A prefill node, a decode node and a proxy of their own."""
 
-    def __init__(self, stack: Stack, prefill_flags: Sequence[str], flags: Sequence[str]) -> None:
-        self.prefill = stack.node("prefill", *flags, *KV_CACHE, *VERIFY, *prefill_flags)
-        self.decode = stack.node("decode", *flags, *KV_CACHE, *VERIFY)
+    def __init__(self, stack: Stack, *prefill_flags: str) -> None:
+        self.prefill = stack.node("prefill", *FLOAT32, *KV_CACHE, *VERIFY, *prefill_flags)
+        self.decode = stack.node("decode", *FLOAT32, *KV_CACHE, *VERIFY)
         self.proxy = stack.proxy([self.prefill], [self.decode])
         self.model = stack.model
 
@@ -143,24 +142,12 @@ def float32_cells(
 ) -> list[Cell]:
     cells = []
     with stack.stopping():
-        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), "--layer-sync", layer_sync], FLOAT32)
+        pair = Pair(stack, "--max-num-batched-tokens", str(chunk), "--layer-sync", layer_sync)
         for at_once, warmth in product(AT_ONCE, ("cold", "warm")):
             name = f"float32, {at_once} at once, chunks of {chunk}, {warmth}"
             cells.append(pair.run(name, prompts, reference, at_once))
             print(cells[-1], flush=True)
     return cells
-
-
-def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], layer_sync: str = "auto") -> Cell:
-    """In bfloat16 the bytes on D must be P's; tokens are not compared."""
-    cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
-    with stack.stopping():
-        pair = Pair(stack, ["--max-num-batched-tokens", "256", "--layer-sync", layer_sync], ("--dtype", "bfloat16"))
-        before = pair.counters()
-        answers(pair.proxy.url, stack.model, prompts, at_once=16)
-        pair.count(cell, before)
-    print(cell, flush=True)
-    return cell
 
 
 def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
@@ -169,8 +156,7 @@ def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
         plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
         plain.wait_ready()
         reference = answers(plain.url, stack.model, prompts)
-    cells = [cell for chunk in CHUNKS_TOKENS for cell in float32_cells(stack, prompts, reference, chunk, layer_sync)]
-    return [*cells, bfloat16_cell(stack, prompts, layer_sync)]
+    return [cell for chunk in CHUNKS_TOKENS for cell in float32_cells(stack, prompts, reference, chunk, layer_sync)]
 
 
 def problems_of(cells: Sequence[Cell]) -> list[str]:

@@ -74,7 +74,7 @@ def compare(
 ) -> None:
     """Ask the same of one server and of a pair; every request must start with the prefill node's token."""
     prompts = [prompt[:PROMPT_TOKENS] for prompt in choose_prompts(3)]
-    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 20, "logprobs": 3, "return_token_ids": True}
+    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 12, "logprobs": 3, "return_token_ids": True}
     each_its_own = itertools.islice(itertools.cycle(prompts), streamed, None)
     bodies = [(name, common | {"prompt": next(each_its_own)} | more) for name, more in asked.items()]
     batches = at_once > 1

@@ -187,7 +187,7 @@ def goes_on(
     """Ask one server, then a decode node for the same with the first tokens of that answer: several; of few, also one and all."""
     plain, prefill, decode = servers
     prompts = [prompt[:200] for prompt in choose_prompts(2)]
-    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 12, "logprobs": 3, "return_token_ids": True}
+    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 8, "logprobs": 3, "return_token_ids": True}
     (address,) = prefill.info()["control_addresses"]
     peer = {"computed here": "", "from the prefill node": address, "does not come": "tcp://127.0.0.1:9"}[kv]
     before = decode.transfers()["scheduler"]["totals"]["started"]

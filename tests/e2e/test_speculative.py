@@ -74,7 +74,8 @@ def test_tokens_do_not_depend_on_who_speculates(
 ) -> None:
     """Exact whichever side drafts; a drafter's KV travels where both have it, so that D drafts as if it had computed it."""
     proxy, node = served(stack, prefill, decode)
-    prompts, expected = trio.prompts[::3], trio.reference[::3]
+    some = slice(0, 13, 3)
+    prompts, expected = trio.prompts[some], trio.reference[some]
 
     found = answers(proxy.url, stack.model, prompts, at_once=3)
 

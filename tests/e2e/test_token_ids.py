@@ -122,7 +122,6 @@ def test_without_the_header_nothing_is_named(node: Server) -> None:
     "asked",
     [
         pytest.param({"prompt": ["The harbour", "The sea", "A ship"], "temperature": 0}, id="greedy, three prompts"),
-        pytest.param({"prompt": "The harbour", "n": 3} | SEEDED, id="seeded"),
         pytest.param({"prompt": ["The harbour", "The sea"], "n": 2} | SEEDED, id="two prompts"),
         pytest.param({"prompt": "The harbour", "n": 3, "logprobs": 2} | SEEDED, id="logprobs"),
     ],
