@@ -62,11 +62,11 @@ def running_nodes(stack: Stack, folder: Path, *, asynchronous: bool) -> Iterator
 
     with stack.stopping():
         prefill = node("prefill", "sends-prompts", cores[0], 0)
-        decode = [node("decode", f"both-ways-{core}", core, STEP_S) for core in (cores[0], cores[-1])]
+        first, second = (node("decode", f"both-ways-{core}", core, STEP_S) for core in (cores[0], cores[-1]))
         plain = stack.plain(*PLAIN_FLAGS)
-        for server in (prefill, *decode, plain):
+        for server in (prefill, first, second, plain):
             server.wait_ready()
-        yield Nodes(stack, prefill, *decode, plain)
+        yield Nodes(stack, prefill, first, second, plain)
 
 
 def admin(proxy: Server, method: str, path: str, **more: Any) -> Any:
