@@ -144,7 +144,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/worker_side/decode.py",
-        f"{UNIT}/kv_connector/worker_side tests/integration/kv_connector/test_async_schedules.py",
+        f"{UNIT}/kv_connector/worker_side tests/integration/kv_connector/test_late_device.py",
         (
             "        if event is None:\n            self._zeroed(request_ids, time.monotonic())\n        else:\n            self._zeroing.watch(event, request_ids)",
             "        self._zeroed(request_ids, time.monotonic())",
@@ -708,7 +708,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/worker_side/sync.py",
-        "tests/integration/kv_connector/test_state_schedules.py",
+        "tests/integration/kv_connector/test_schedules.py",
         (
             "self._hand(Handover(self._prompts, tuple(self._issued), self._ready()))",
             "self._hand(Handover(self._prompts, tuple(self._issued), None))",
@@ -720,7 +720,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/handoff/fan_out.py",
-        "tests/integration/kv_connector/test_state_schedules.py",
+        "tests/integration/kv_connector/test_schedules.py",
         ("                if self._holding[request_id] == 0:\n", "                if True:\n"),
         (
             "        self._holding[request_id] = len(parts)\n",

@@ -186,21 +186,35 @@ def hung_prefill(folder: Path) -> Iterator[tuple[Ranks, FakeDevice, Stream]]:
     """Make ranks whose P computes on a device that moves only when it is told to."""
     with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(folder, layer_sync="event") as ranks:
         stream = device.stream()
-        model = ModelStream(device_type="fake", record=stream.record_event, synchronize=stream.synchronize)
-        ranks.prefill._sync = make_layer_sync("event", LAYERS, ranks.prefill._sender.hand, model)
+        compute_on(ranks, stream, "event")
         ranks.prefill._sender.layers_at_once = lambda blocks: 1  # type: ignore[method-assign]  # its layers are tiny
         yield ranks, device, stream
 
 
-def launch(ranks: Ranks, stream: Stream, name: str, block: int) -> None:
-    """P's model thread runs a prompt of one block: everything is launched, nothing has run."""
-    prompt = Prompt(BLOCK_TOKENS, 1, f"prompt {name}".encode())
-    started, progress = StartedPrompt(name, f"p-{name}", prompt), Progress(f"p-{name}", [[block]], 1)
+def compute_on(ranks: Ranks, stream: Stream, layer_sync: str) -> None:
+    """Tell P's worker, which has been made for a host, that its node has a device."""
+    model = ModelStream(device_type="fake", record=stream.record_event, synchronize=stream.synchronize)
+    ranks.prefill._sync = make_layer_sync(layer_sync, LAYERS, ranks.prefill._sender.hand, model)
+
+
+def launch(ranks: Ranks, stream: Stream, name: str, *blocks: int) -> None:
+    """P's model thread runs a prompt of full blocks: everything is launched, nothing has run."""
+    prompt = Prompt(len(blocks) * BLOCK_TOKENS, len(blocks), f"prompt {name}".encode())
+    started, progress = StartedPrompt(name, f"p-{name}", prompt), Progress(f"p-{name}", [list(blocks)], len(blocks))
     ranks.prefill.begin_step(PrefillStep(started=[started], progress=[progress]))
     for layer in range(LAYERS):
-        stream.launch(partial(ranks.source.write, layer, block, f"{name} layer {layer} block {block}"))
+        ranks.prefill.attention_begins(f"layer.{layer}")
+        for block in blocks:
+            stream.launch(partial(ranks.source.write, layer, block, f"{name} layer {layer} block {block}"))
         ranks.prefill.layer_written(f"layer.{layer}")
     ranks.prefill.end_step()
+
+
+def zero(ranks: Ranks, stream: Stream, blocks: list[int]) -> None:
+    """D's runner zeroes blocks that it has just allocated."""
+    for layer in range(LAYERS):
+        for block in blocks:
+            stream.launch(partial(ranks.target.write, layer, block, "zero"))
 
 
 def pushes(ranks: Ranks) -> int:
@@ -257,3 +271,49 @@ def test_late_device_of_a_decode_rank_is_waited_for_by_its_own_thread(tmp_path: 
     assert set(device.waits) == {"baton-zeroed"}
     assert not device.strays
     assert not device.spun
+
+
+@pytest.mark.parametrize("layer_sync", ["event", "stream", "forward"])
+def test_late_devices_of_both_ranks_let_nothing_be_read_early(tmp_path: Path, layer_sync: str) -> None:
+    """Prompt after prompt in the same blocks: each arrives as its own kernels wrote it, zeroing and all."""
+    with FakeDevice(1) as p, FakeDevice(2) as d, Ranks(tmp_path, layer_sync=layer_sync) as ranks:
+        source, target = p.stream(), d.stream()
+        compute_on(ranks, source, layer_sync)
+        ranks.decode._record = target.record_event
+        for name in "abcdefgh":
+            ranks.watch(name)
+            zero(ranks, target, [7, 3])
+            ranks.reserve(name, 2 * BLOCK_TOKENS, [7, 3])
+            launch(ranks, source, name, 1, 2)
+            ranks.wait_until(partial(lambda request: request in ranks.closed, f"d-{name}"))
+            p.synchronize()
+            d.synchronize()
+
+            assert ranks.target.read(LAYERS - 1, 3).startswith(f"{name} layer {LAYERS - 1} block 2".encode())
+            assert ranks.arrived({7: 1, 3: 2})
+        assert ranks.failed == {}
+        assert ("baton-written" in p.waits) == (layer_sync != "stream")
+        assert "baton-sender" not in p.waits
+
+
+def test_late_device_of_a_decode_rank_has_zeroed_before_it_reserves(tmp_path: Path) -> None:
+    """I6: until then P does not learn where to write, however long the kernels take. KV that came first would be lost."""
+    with (
+        FakeDevice(1, Run.ON_ADVANCE) as d,
+        Ranks(tmp_path, decode_record=(target := d.stream()).record_event) as ranks,
+    ):
+        ranks.watch("a")
+        zero(ranks, target, [7])
+        ranks.reserve("a", BLOCK_TOKENS, [7])
+        ranks.compute("a", tokens=BLOCK_TOKENS, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.started == {"a"} and d.waits.total() == 1)
+        zeroings = d.advance(LAYERS)
+        ranks.wait_until(lambda: ranks.prefill.snapshot()["transfers"] != [])
+
+        assert zeroings == LAYERS
+        assert [transfer["epoch"] for transfer in ranks.prefill.snapshot()["transfers"]] == [0]
+        assert [transfer["state"] for transfer in ranks.decode.snapshot()["transfers"]] == ["prepared"]
+        d.advance()
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        assert ranks.arrived({7: 1})
+        assert set(d.waits) == {"baton-zeroed"}

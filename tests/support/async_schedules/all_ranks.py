@@ -10,7 +10,7 @@ from baton.kv_connector.worker_side.prefill import PrefillWorker
 
 
 class PrefillRanks:
-    """Stands for one `PrefillWorker`; `between` runs after a rank has been called, since they are processes of their own."""
+    """Stands for one `PrefillWorker`; `between` runs between two ranks, since they are processes of their own."""
 
     def __init__(self, workers: Sequence[PrefillWorker], between: Callable[[], None]) -> None:
         self._workers = workers
@@ -19,9 +19,10 @@ class PrefillRanks:
 
     def __getattr__(self, hook: str) -> Callable[..., None]:
         def call(*given: object) -> None:
-            for worker in self._workers:
+            for number, worker in enumerate(self._workers):
+                if number:
+                    self._between()
                 getattr(worker, hook)(*given)
-                self._between()
 
         return call
 

@@ -1,18 +1,17 @@
-"""One random schedule: the real `PrefillWorker` and `DecodeWorker` on a late device, a slow link and slow messages.
+"""One random schedule: the real `PrefillWorker`s and `DecodeWorker`s of two nodes on late devices, a slow link and slow messages.
 
 Nothing runs by itself. One thread makes the model's forward passes, and between any two of its operations whatever else
-there is may get a turn, by a seeded draw: the device, the sender, the link, the control messages, D's scheduler. The same
+there is may get a turn, by a seeded draw: the devices, the senders, the link, the control messages, D's scheduler. The same
 seed gives the same schedule. A run ends when all prompts have; it is sound if everything that D counts as loaded is what
-P's kernels finally wrote for that prompt (I1, I2), stays so (I3), and nothing else was left behind.
+P's kernels finally wrote for that prompt (I1, I2), stays so (I3), and nothing else was left behind, on either node's pool.
 """
 
-import ctypes
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,15 +24,18 @@ from baton.kv_connector.worker_side import decode, prefill
 from baton.kv_connector.worker_side.divisions import divided_among
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
+from tests.support.async_schedules.all_ranks import DecodeRanks, PrefillRanks
 from tests.support.async_schedules.decode_side import DecodeSide
-from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
+from tests.support.async_schedules.layouts import Layout
+from tests.support.async_schedules.memory import NodeMemory, RankMemory, content, state
+from tests.support.async_schedules.prefill_side import PrefillSide, Step, Write
 from tests.support.async_schedules.wire import Wire
 from tests.support.described import fingerprint
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.memory_engine import MemoryFabric
-from tests.support.ranks import SECRET, Memory
+from tests.support.ranks import SECRET
 
-PATIENCE = 400  # steps without new prompts until a schedule counts as stuck
+PATIENCE = 2000  # steps until a schedule counts as stuck
 LONG_S = 3600.0  # no clock takes part
 
 
@@ -51,119 +53,100 @@ class Plan:
 
     layer_sync: str
     order: Order = Order.V1
-    attention_writes_kv: bool = False  # as the model's attention backend really does
-    break_stream: Callable[[ModelStream], ModelStream] = lambda stream: stream
+    attention_writes_kv: bool = False  # as the model's attention backend does
 
 
 class World:
     """P, D and everything between them."""
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, layout: Layout, plan: Plan, seed: int) -> None:
+        self._layout = layout
         self._plan = plan
-        self.chance = random.Random(seed)
-        self.source, self.target = self._make_memories()
-        self._layers = range(self.source.caches.num_layers)
-        self.traffic = self._make_traffic()
-        self._devices = [FakeDevice(seed + tp, Run.ON_WAIT) for tp in range(len(self._ranks_of(self.source)))]
+        self._chance = random.Random(seed)
+        self._source, self._target = (NodeMemory(layout, grid) for grid in layout.grids)
+        self._layers = range(layout.num_layers)
+        self.prefill_side = PrefillSide(self._chance, layout, self._chance.randint(1, 3))
+        self._devices = [FakeDevice(seed + tp, Run.ON_WAIT) for tp in range(len(self._source.ranks))]
         self._streams = [device.stream() for device in self._devices]
-        self._stream = self._streams[0]
         self.waits = 0  # of the waiters, for their devices
-        self._fabric = MemoryFabric(automatic=self.chance.random() < 0.5)
-        self._wire = Wire(self.chance)
-        self._hooked = [self.chance.random() < 0.85 for _ in self._layers]
-        self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(7)]
+        self._fabric = MemoryFabric(automatic=self._chance.random() < 0.5)
+        self._wire = Wire(self._chance)
+        self._hooked = [self._chance.random() < 0.85 and not layout.is_state(layer) for layer in self._layers]
+        self._weights = [self._chance.choice((0.2, 1, 4)) for _ in range(7)]
         with (
             patch.object(prefill, "ControlLoop", self._wire.loop),
             patch.object(decode, "ControlLoop", self._wire.loop),
         ):
             self._prefills, self._decodes = self._make_workers()
-        self.prefill, self._decode = self._make_nodes()
-        at_once = self.chance.choice((1, 1, 2, len(self._layers)))  # as if for links of several speeds
+        self._prefill, workers = PrefillRanks(self._prefills, self._others), DecodeRanks(self._decodes)
+        at_once = self._chance.choice((1, 1, 2, len(self._layers)))  # as if for links of several speeds
         for worker in self._prefills:
             worker._sender.layers_at_once = lambda blocks: at_once  # type: ignore[method-assign]
         for receiver in self._decodes:
             receiver._engines._make(0)
-        self.decode_side = self._make_decode_side()
+        texts = list(self.prefill_side.prompts.values())
+        self.decode_side = DecodeSide(self._chance, workers, self._target, layout, texts)
         self._turns: list[Callable[[], object]] = [
             self._turn_of_device,
             self._turn_of_sender,
             self._turn_of_waiter,
-            lambda: self._fabric.land(self.chance.randint(1, 8)),
+            lambda: self._fabric.land(self._chance.randint(1, 8)),
             partial(self._wire.deliver, to_prefill=True),
             partial(self._wire.deliver, to_prefill=False),
             self.decode_side.act,
         ]
 
-    def _make_memories(self) -> tuple[Any, Any]:
-        return Memory(), Memory()
-
-    def _ranks_of(self, memory: Any) -> list[Any]:
-        """One node's memories, rank by rank."""
-        return [memory]
-
-    def _make_nodes(self) -> tuple[Any, Any]:
-        """All ranks of each node in one."""
-        return self._prefills[0], self._decodes[0]
-
-    def _make_traffic(self) -> Any:
-        return Traffic(self.chance, prompts=self.chance.randint(1, 4))
-
-    def _make_decode_side(self) -> Any:
-        return DecodeSide(self.chance, self._decode, self.target, list(self.traffic.prompts.values()))
-
     def run(self) -> str:
         """Run to the end; return what was wrong, or ""."""
-        problem: str
-        for _ in range(self.chance.choice((0, 0, 10, 40))):  # how early D is
+        for _ in range(self._chance.choice((0, 0, 10, 40))):  # how early D is
             self.decode_side.act()
-            self._wire.deliver(to_prefill=self.chance.random() < 0.5)
+            self._wire.deliver(to_prefill=self._chance.random() < 0.5)
         for _ in range(PATIENCE):
-            self._forward(self.traffic.step())
-            self.traffic.release(self.prefill.take_released())
-            if self.decode_side.problem or not (self.traffic.busy or self.decode_side.unfinished()):
+            self._forward(self.prefill_side.step())
+            self.prefill_side.release(self._prefill.take_released())
+            if self.decode_side.problem or not (self.prefill_side.busy or self.decode_side.unfinished()):
                 break
         self._come_to_rest()
-        problem = self.decode_side.check()
-        if problem:
-            return problem
-        return "; ".join(self.decode_side.unfinished())
+        problems = self.decode_side.check(), "; ".join(self.decode_side.unfinished()), self.prefill_side.check()
+        return next(filter(None, problems), "")
 
     # --- the model thread ---
 
     def _forward(self, step: Step) -> None:
         self._take_away(step)
         self._others()
-        self._begin(step)
+        self._prefill.begin_step(step.told)
         self._others()
         reserved = self.decode_side.reserved
         for layer in self._layers:
             self._layer(step, layer)
         if step.writes and self.decode_side.reserved > reserved:
-            self.traffic.seen["reserved between layers"] += 1
+            self.prefill_side.seen["reserved between layers"] += 1
         if self._plan.order is not Order.V1:
-            self.prefill.finish_forward()
+            self._prefill.finish_forward()
             self._others()  # while vLLM samples
-        self.prefill.end_step()
+        self._prefill.end_step()
         self._others()
 
     def _take_away(self, step: Step) -> None:
-        """Tell the worker what it no longer holds, and zero what the step's prompts were given."""
+        """Tell the worker what it no longer holds, zero what the step's prompts were given, copy the states that go on in other blocks."""
         if self._plan.order is not Order.V2_ALONE:
-            self.prefill.void(step.told)
+            self._prefill.void(step.told)
         if self._plan.order is not Order.V1:
             self._zero(step)
             for _ in range(60 if step.told.voids else 1):  # vLLM prepares the step's inputs
                 self._others()
-            self.prefill.void(step.told)
+            self._prefill.void(step.told)
+        for group, source, target in step.copied:
+            for layer in self._layers:
+                if self._layout.group_of(layer) == group:
+                    self._issue(RankMemory.copy_state, layer, source, target)
 
     def _zero(self, step: Step) -> None:
-        for write in chain.from_iterable(step.writes):
-            if write.first == 0:  # nothing of the block was written before
-                for layer in self._layers:
-                    self._stream.launch(partial(self.source.write, layer, write.block, "zero"))
-
-    def _begin(self, step: Step) -> None:
-        self.prefill.begin_step(step.told)
+        """All that a block holds, whichever group it is given to: the first layers of all groups lie in one buffer."""
+        for block in step.given:
+            for layer in range(0, self._layout.num_layers, len(self._layout.windows)):
+                self._issue(RankMemory.fill, layer, block, bytes(self._layout.stride_bytes))
 
     def _layer(self, step: Step, layer: int) -> None:
         """One layer's kernels and hooks, in the order in which vLLM issues them."""
@@ -171,30 +154,31 @@ class World:
         if not self._plan.attention_writes_kv:
             self._launch(step, layer)
         if self._hooked[layer]:
-            self.prefill.attention_begins(f"layer.{layer}")
+            self._prefill.attention_begins(f"layer.{layer}")
         self._others()
         if self._plan.attention_writes_kv:
             self._launch(step, layer)
         if self._hooked[layer]:
-            self.prefill.layer_written(f"layer.{layer}")
-            if self.chance.random() < 0.1:  # an alias of it
-                self.prefill.attention_begins(f"layer.{layer}")
-                self.prefill.layer_written(f"layer.{layer}")
+            self._prefill.layer_written(f"layer.{layer}")
+            if self._chance.random() < 0.1:  # an alias of it
+                self._prefill.attention_begins(f"layer.{layer}")
+                self._prefill.layer_written(f"layer.{layer}")
 
     def _launch(self, step: Step, layer: int) -> None:
+        group = self._layout.group_of(layer)
         for writes in step.writes:
-            self._stream.launch(partial(self._write, layer, writes))
+            if mine := [write for write in writes if write.group == group]:
+                self._issue(_write_states if self._layout.is_state(layer) else _write, layer, mine)
 
-    def _write(self, layer: int, writes: list[Write]) -> None:
-        for block, text, first, stop in writes:
-            region = self.source.caches.regions[layer]
-            address = region.base_addr + block * region.stride_bytes + first * TOKEN_BYTES
-            ctypes.memmove(address, content(text, layer, first, stop), (stop - first) * TOKEN_BYTES)
+    def _issue(self, kernel: Callable[..., None], *given: Any) -> None:
+        """Have each of P's ranks run a kernel on its memory, on its device."""
+        for stream, memory in zip(self._streams, self._source.ranks, strict=True):
+            stream.launch(partial(kernel, memory, *given))
 
     # --- everything else ---
 
     def _others(self) -> None:
-        for turn in self.chance.choices(self._turns, self._weights, k=self.chance.randint(0, 2)):
+        for turn in self._chance.choices(self._turns, self._weights, k=self._chance.randint(0, 2)):
             turn()
 
     def _turn_of_device(self) -> None:
@@ -217,7 +201,7 @@ class World:
 
     def _any_rank(self) -> int:
         """One of P's."""
-        return self.chance.randrange(len(self._prefills)) if len(self._prefills) > 1 else 0
+        return self._chance.randrange(len(self._prefills)) if len(self._prefills) > 1 else 0
 
     def _come_to_rest(self) -> None:
         """Nothing more is computed: let everything arrive that is still on its way."""
@@ -235,7 +219,7 @@ class World:
             weights="w",
             transfer=TransferConfig(
                 layer_sync=self._plan.layer_sync,  # type: ignore[arg-type]  # the schema names the choices
-                push_max_bytes=self.source.caches.layer_block_bytes * self.chance.randint(1, 8),
+                push_max_bytes=self._source.caches.layer_block_bytes * self._chance.randint(1, 8),
                 peer_timeout_s=LONG_S,
                 transfer_timeout_s=LONG_S,
                 orphan_timeout_s=LONG_S,
@@ -254,7 +238,7 @@ class World:
                     **common,
                 )
                 for introduction, memory, stream in zip(
-                    self._introductions("P", self.source), self._ranks_of(self.source), self._streams, strict=True
+                    self._introductions("P", self._source), self._source.ranks, self._streams, strict=True
                 )
             ],
             [
@@ -266,43 +250,56 @@ class World:
                     record=lambda: None,
                     **common,
                 )
-                for introduction, memory in zip(
-                    self._introductions("D", self.target), self._ranks_of(self.target), strict=True
-                )
+                for introduction, memory in zip(self._introductions("D", self._target), self._target.ranks, strict=True)
             ],
         )
 
-    def _introductions(self, node: str, memory: Any) -> list[RankDescriptor]:
+    def _introductions(self, node: str, memory: NodeMemory) -> list[RankDescriptor]:
         role: Role = "prefill" if node == "P" else "decode"
-        known_as, ranks = fingerprint(memory.caches.block_tokens), self._ranks_of(memory)
+        known_as, size = fingerprint(memory.caches.block_tokens), len(memory.ranks)
+        heads = max(region.total_heads or 1 for region in memory.caches.regions)
         return [
             RankDescriptor(
                 node,
                 role,
-                Rank(tp=tp, tp_size=len(ranks)),
+                Rank(tp=tp, tp_size=size),
                 known_as,
                 rank.caches,
-                divided_among(max(region.total_heads or 1 for region in rank.caches.regions), rank.caches.regions),
+                divided_among(heads, rank.caches.regions),
             )
-            for tp, rank in enumerate(ranks)
+            for tp, rank in enumerate(memory.ranks)
         ]
 
     def _model_stream(self, stream: Stream) -> ModelStream:
-        return self._plan.break_stream(
-            ModelStream(
-                device_type="fake",
-                record=stream.record_event,
-                synchronize=stream.synchronize,
-                attention_writes_kv=self._plan.attention_writes_kv,
-            )
+        return ModelStream(
+            device_type="fake",
+            record=stream.record_event,
+            synchronize=stream.synchronize,
+            attention_writes_kv=self._plan.attention_writes_kv,
         )
 
 
-PLANS = {
-    f"{layer_sync}, KV written {'by' if by else 'before'} the attention{', V2' if order is Order.V2 else ''}": Plan(
-        layer_sync=layer_sync, attention_writes_kv=by, order=order
-    )
-    for layer_sync in ("event", "stream", "forward")
-    for by in (False, True)
-    for order in (Order.V1, Order.V2)
-}
+def _write(memory: RankMemory, layer: int, writes: list[Write]) -> None:
+    for _, block, place, tokens, *_ in writes:
+        text = b"".join(content(token, layer, place + i) for i, token in enumerate(tokens))
+        memory.write(layer, block, place, text)
+
+
+def _write_states(memory: RankMemory, layer: int, writes: list[Write]) -> None:
+    """As a recurrent layer does: from the state that it finds. Another than that of the tokens before spoils all that follow."""
+    for _, block, _, tokens, running, before in writes:
+        if before and not memory.has_state(layer, running, state(tokens[:before], layer)):
+            memory.fill(layer, block, b"from another state")
+        else:
+            memory.write_state(layer, block, state(tokens, layer))
+
+
+PLANS = [
+    Plan(layer_sync=layer_sync, attention_writes_kv=by_attention, order=order)
+    for layer_sync, by_attention, order in product(("event", "stream", "forward"), (False, True), (Order.V1, Order.V2))
+]
+
+
+def plan_of(seed: int) -> Plan:
+    """Take turns between the policies, between attention that writes KV and not, and between the orders of hooks."""
+    return PLANS[seed % len(PLANS)]

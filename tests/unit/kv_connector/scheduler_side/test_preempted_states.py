@@ -13,11 +13,11 @@ from vllm.v1.request import Request
 from baton.contracts.kv_transfer import SINGLE
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, FALCON_H1_CACHED, request
-from tests.support.ranks import SECRET
+from tests.support.async_schedules.layouts import CHUNK_TOKENS, FALCON_H1_CACHED, request
+from tests.support.ranks import BLOCK_TOKENS, SECRET
 from tests.unit.kv_connector.scheduler_fakes import step_output
 
-TOKENS, CHUNK = 700, 512
+TOKENS, CHUNK = 6 * BLOCK_TOKENS - 5, CHUNK_TOKENS
 
 
 class Node:

@@ -1,8 +1,9 @@
-"""vLLM's own KV cache manager, and the memory behind it, for layouts with windows, several groups and states."""
+"""KV cache layouts with windows, several groups, states and ranks, each with vLLM's own block manager.
 
-import ctypes
+A block has few tokens, so that schedules are quick; what counts is how many blocks a window, a chunk and a prompt have.
+"""
+
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import torch
@@ -21,18 +22,16 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from baton.contracts.kv_transfer import SINGLE, Grids, Role, TransferParams, sign
+from baton.contracts.kv_transfer import SINGLE, Grid, Grids, Role, TransferParams, sign
 from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
-from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.layout.windows import OF_A_STATE, window_of_chunk
-from baton.kv_connector.worker_side.caches import Caches
-from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.support.async_schedules.wire import address_of
-from tests.support.ranks import SECRET
+from tests.support.ranks import BLOCK_BYTES, BLOCK_TOKENS, SECRET
 
-BLOCK_TOKENS, TOKEN_BYTES = 128, 16
-BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
-MODEL_TOKENS = 4096
+TOKEN_BYTES = BLOCK_BYTES // BLOCK_TOKENS
+CHUNK_TOKENS = 4 * BLOCK_TOKENS
+PROMPT_TOKENS = 12 * BLOCK_TOKENS - 5  # of a long prompt
+MODEL_TOKENS = 32 * BLOCK_TOKENS
 STATE_BYTES = 3 * TOKEN_BYTES  # the rest of a state's block is filled up
 
 
@@ -133,19 +132,30 @@ class Layout(NamedTuple):
         return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
 
 
-GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
-GEMMA4 = Layout(windows=(256, 256, 0), layers_each=1, blocks=48, places=(2, 2, 1))
-GPT_OSS = Layout(windows=(130, 0), layers_each=2, blocks=44)
-LLAMA4 = Layout(windows=(window_of_chunk(256), 0), layers_each=2, blocks=44)
-MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
-MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)
 QWEN3_NEXT_DRAFTS = QWEN3_NEXT._replace(drafts=2, blocks=44)
 QWEN3_NEXT_CACHED = QWEN3_NEXT._replace(caches_states=True, blocks=34)
 FALCON_H1_CACHED = Layout(
     windows=(OF_A_STATE, 0), layers_each=2, blocks=30, caches_states=True, leaves_checkpoints=True
 )
+MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 MAMBA2_CACHED = MAMBA2._replace(caches_states=True, leaves_checkpoints=True, blocks=12)
+LAYOUTS = {
+    "Llama": Layout(windows=(0,), layers_each=4, blocks=16),
+    "Gemma3": Layout(windows=(0, *[2 * BLOCK_TOKENS] * 3), layers_each=1, blocks=72),
+    "Gemma 4": Layout(windows=(2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS, 0), layers_each=1, blocks=48, places=(2, 2, 1)),
+    "GPT-OSS": Layout(windows=(BLOCK_TOKENS + 2, 0), layers_each=2, blocks=44),
+    "Llama 4": Layout(windows=(window_of_chunk(2 * BLOCK_TOKENS), 0), layers_each=2, blocks=44),
+    "Mistral": Layout(windows=(2 * BLOCK_TOKENS + 5,), layers_each=3, blocks=16),
+    "Mamba2": MAMBA2,
+    "Mamba2, TP 1 to 2": MAMBA2._replace(grids=Grids(Grid(1), Grid(2))),
+    "Mamba2, cached, TP 2 to 1": MAMBA2_CACHED._replace(grids=Grids(Grid(2), Grid(1))),
+    "Falcon-H1, cached": FALCON_H1_CACHED,
+    "Falcon-H1, cached, TP 1 to 2": FALCON_H1_CACHED._replace(grids=Grids(Grid(1), Grid(2))),
+    "Qwen3-Next, TP 2 to 1": QWEN3_NEXT._replace(grids=Grids(Grid(2), Grid(1))),
+    "Qwen3-Next, drafts, TP 1 to 2": QWEN3_NEXT_DRAFTS._replace(grids=Grids(Grid(1), Grid(2))),
+    "Qwen3-Next, cached, TP 2 to 2": QWEN3_NEXT_CACHED._replace(grids=Grids(Grid(2), Grid(2))),
+}
 
 
 def request(name: str, tokens: Sequence[int], role: Role, grids: Grids) -> Request:
@@ -162,84 +172,3 @@ def request(name: str, tokens: Sequence[int], role: Role, grids: Grids) -> Reque
         TransferParams(transfer_id=name.encode().hex().zfill(32), role=role, peer=peer, grids=grids), SECRET
     )
     return made
-
-
-def content(token: int, layer: int, place: int) -> bytes:
-    """What the KV of a token at a place of a prompt looks like in a layer."""
-    return f"{token} {layer} {place}".encode().ljust(TOKEN_BYTES, b".")
-
-
-def state(tokens: Sequence[int], layer: int) -> bytes:
-    """What a recurrent layer's state looks like after some tokens of a prompt, from its beginning."""
-    text = f"{layer} {len(tokens)} {blake2b(repr(list(tokens)).encode(), digest_size=20).hexdigest()}"
-    return text.encode().ljust(STATE_BYTES, b".")
-
-
-class GroupMemory:
-    """The KV cache of one rank: the first layers of all groups in one buffer, the second ones in the next."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._bytes = (ctypes.c_char * (layout.layers_each * layout.blocks * layout.stride_bytes))()
-        base = ctypes.addressof(self._bytes)
-        groups = len(layout.windows)
-        self.caches = Caches(
-            layer_of={f"layer.{layer}": layer for layer in range(layout.num_layers)},
-            regions=tuple(
-                Region(
-                    name=f"layer.{layer}",
-                    layer=layer,
-                    base_addr=base + layer // groups * layout.blocks * layout.stride_bytes,
-                    block_bytes=STATE_BYTES
-                    if layout.is_state(layer)
-                    else BLOCK_BYTES * layout.places_of(layout.group_of(layer)),
-                    stride_bytes=layout.stride_bytes,
-                    num_blocks=layout.blocks,
-                    group=layout.group_of(layer),
-                    window=layout.windows[layout.group_of(layer)],
-                    places=layout.places_of(layout.group_of(layer)),
-                )
-                for layer in range(layout.num_layers)
-            ),
-            num_blocks=layout.blocks,
-            block_tokens=layout.block_tokens,
-        )
-
-    def digests(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
-        """The digests of some blocks, computed as a worker computes them."""
-        return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks, regions)
-
-    @property
-    def ranks(self) -> list["GroupMemory"]:
-        """Of the node, one by one."""
-        return [self]
-
-    def address(self, layer: int, block: int, place: int = 0) -> int:
-        """Where the KV of the token at a place of a prompt lies."""
-        region, tokens = self.caches.regions[layer], self._layout.tokens_of(self._layout.group_of(layer))
-        return region.base_addr + block * region.stride_bytes + place % tokens * TOKEN_BYTES
-
-    def fill(self, layer: int, block: int, text: bytes) -> None:
-        """Write over the beginning of a block, whatever it holds."""
-        ctypes.memmove(self.address(layer, block), text, len(text))
-
-    def write(self, layer: int, block: int, place: int, text: bytes) -> None:
-        """Write the KV of tokens in a row, of which the first stands at a place of a prompt."""
-        ctypes.memmove(self.address(layer, block, place), text, len(text))
-
-    def read(self, layer: int, block: int, place: int) -> bytes:
-        return ctypes.string_at(self.address(layer, block, place), TOKEN_BYTES)
-
-    def write_state(self, layer: int, block: int, text: bytes) -> None:
-        self.fill(layer, block, text)
-
-    def read_state(self, layer: int, block: int) -> bytes:
-        return ctypes.string_at(self.address(layer, block), STATE_BYTES)
-
-    def has_state(self, layer: int, block: int, text: bytes) -> bool:
-        """Whether a block holds, of this state, what it is to hold here."""
-        return self.read_state(layer, block) == text
-
-    def copy_state(self, layer: int, source: int, target: int) -> None:
-        """Copy the state of one block to another."""
-        self.fill(layer, target, self.read_state(layer, source))

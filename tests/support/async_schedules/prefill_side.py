@@ -1,6 +1,6 @@
 """P's scheduler for layouts with windows, groups and states: vLLM's block manager under our own scheduler side.
 
-P computes in chunks of up to 512 tokens, so blocks that fall out of a window are freed, and given away again, within one
+P computes in chunks of up to four blocks, so blocks that fall out of a window are freed, and given away again, within one
 prompt. As under asynchronous scheduling, a prompt whose last chunk has been issued may still be preempted.
 """
 
@@ -16,10 +16,8 @@ from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, Layout, request
-from tests.support.ranks import SECRET
-
-CHUNK_TOKENS = 512
+from tests.support.async_schedules.layouts import CHUNK_TOKENS, PROMPT_TOKENS, Layout, request
+from tests.support.ranks import BLOCK_TOKENS, SECRET
 
 
 class Write(NamedTuple):
@@ -101,7 +99,9 @@ def _scheduler_of(layout: Layout) -> Any:
     )
 
 
-class GroupTraffic:
+class PrefillSide:
+    """P's scheduler. Its prompts often begin alike, so that they hit each other's prefix, even in the step that writes it (E5)."""
+
     def __init__(self, chance: random.Random, layout: Layout, prompts: int) -> None:
         self.seen: Counter[str] = Counter()
         self._random = chance
@@ -112,7 +112,7 @@ class GroupTraffic:
         self._block_tokens = [layout.tokens_of(group) for group in self._groups]
         self._groups_of_layout = layout.groups
         self._scheduler = _scheduler_of(layout) if layout.caches_states else None
-        self._whole = self._random_tokens(2000)  # what several prompts begin with
+        self._whole = self._random_tokens(PROMPT_TOKENS)  # what several prompts begin with
         self.prompts = {name: self._draw(name, layout) for name in [f"r{number}" for number in range(prompts)]}
         self._to_come = list(self.prompts.values())
         self._to_restart: list[Text] = []
@@ -127,6 +127,12 @@ class GroupTraffic:
     def busy(self) -> bool:
         """Whether anything is left to be computed or to be let go."""
         return bool(self._to_come or self._to_restart or self._running or self._held)
+
+    def check(self) -> str:
+        """The pool must be whole again."""
+        pool = self.manager.block_pool
+        left = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
+        return f"{left} blocks of P have not come back" if left else ""
 
     def release(self, requests: set[str]) -> None:
         """P's worker lets go of these requests' blocks."""
@@ -159,7 +165,12 @@ class GroupTraffic:
         return Step(self.side.take_step(output(new, cached, preempted)), writes, self._given, self._copied)
 
     def _draw(self, name: str, layout: Layout) -> Text:
-        length = self._random.choice((1500, 1500, self._random.randint(1, 1500), self._edge(layout)))
+        one_more = (
+            PROMPT_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS + 1
+        )  # D receives whole blocks alone, and caches the state behind them
+        length = self._random.choice(
+            (PROMPT_TOKENS, one_more, self._random.randint(1, PROMPT_TOKENS), self._edge(layout))
+        )
         shared = self._random.choice((0, length, self._random.randint(0, length)))
         tokens = [*self._whole[:shared], *self._random_tokens(length - shared)]
         grids = layout.grids
@@ -242,7 +253,10 @@ class GroupTraffic:
                 self.manager.free(text.prefill)
 
     def _preempt(self) -> set[str]:
-        """Now and then, often when few blocks are free. A prompt starts again from what is cached; the second time its client leaves."""
+        """Now and then, often when few blocks are free, even a prompt whose last chunk has just been issued (E7).
+
+        It starts again from what is cached; the second time its client leaves.
+        """
         if not self._running or self._random.random() > (
             0.5 if self.manager.block_pool.get_num_free_blocks() < 4 else 0.05
         ):
