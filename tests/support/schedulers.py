@@ -1,6 +1,6 @@
 """vLLM's own scheduler as a node's engine has it, with its own block pool and our connector; a test plays the workers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -11,7 +11,9 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -19,6 +21,7 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -102,3 +105,21 @@ def request_of(name: str, tokens: int, params: TransferParams, *, prompt: str = 
     )
     request.kv_transfer_params = sign(params, ClusterSecret(SECRET.encode()))
     return request
+
+
+def end_step(
+    scheduler: Scheduler, output: SchedulerOutput, sampled: Mapping[str, Sequence[int]], **said: Any
+) -> dict[int, list[EngineCoreOutput]]:
+    """Play the workers at the end of a step; return what each client, by its number, is told.
+
+    `sampled`: by request; of those that are missing nothing was sampled. `said`: by our connector's worker, see `KVConnectorOutput`.
+    """
+    names = list(output.num_scheduled_tokens)
+    made = ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: i for i, name in enumerate(names)},
+        sampled_token_ids=[[*sampled.get(name, ())] for name in names],
+        kv_connector_output=KVConnectorOutput(**said),
+    )
+    told = scheduler.update_from_output(output, made)
+    return {client: outputs.outputs for client, outputs in told.items()}

@@ -13,14 +13,13 @@ from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
 from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadata, Mamba2AttentionMetadataBuilder
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 
 from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector import supported
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending, Step
-from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
+from tests.support.schedulers import BLOCK_TOKENS, end_step, engine_config, request_of, scheduler_of
 
 DRAFTS, TOKEN = 2, 7
 TOKENS = 3 * BLOCK_TOKENS + 5
@@ -41,16 +40,8 @@ def end(scheduler: Scheduler, output: SchedulerOutput, *, received: Sequence[str
     """A step ends; of the requests that it computed, each gets one token, whatever was drafted."""
     ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
     report = DecodeReport(endings=dict.fromkeys(received, ending), closed=[*received])
-    names = list(output.num_scheduled_tokens)
-    scheduler.update_from_output(
-        output,
-        ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: i for i, name in enumerate(names)},
-            sampled_token_ids=[[TOKEN] for _ in names],
-            kv_connector_output=KVConnectorOutput(finished_recving={*received}, kv_connector_worker_meta=report),
-        ),
-    )
+    sampled = {name: [TOKEN] for name in output.num_scheduled_tokens}
+    end_step(scheduler, output, sampled, finished_recving={*received}, kv_connector_worker_meta=report)
 
 
 def reserved_in(output: SchedulerOutput) -> BlockReservation:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, FinishReason
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector.scheduler_side.first_output import END_AFTER_S
-from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
+from tests.support.schedulers import BLOCK_TOKENS, end_step, engine_config, request_of, scheduler_of
 
 TOKEN = 7
 CLIENT = 3  # the server process that has the requests
@@ -45,18 +44,10 @@ class Engine:
         return output
 
     def end(self, output: SchedulerOutput, *, sent: set[str] = frozenset()) -> list[EngineCoreOutput]:  # type: ignore[assignment]
-        names = list(output.num_scheduled_tokens)
-        told = self.scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: i for i, name in enumerate(names)},
-                sampled_token_ids=[[TOKEN] if self.ready[name] else [] for name in names],
-                kv_connector_output=KVConnectorOutput(finished_sending=set(sent)),
-            ),
-        )
-        assert {client for client, those in told.items() if those.outputs} <= {CLIENT}
-        return [output for those in told.values() for output in those.outputs]
+        sampled = {name: [TOKEN] for name in output.num_scheduled_tokens if self.ready[name]}
+        told = end_step(self.scheduler, output, sampled, finished_sending=set(sent))
+        assert {client for client, outputs in told.items() if outputs} <= {CLIENT}
+        return told.get(CLIENT, [])
 
     def step(self, **more: Any) -> list[EngineCoreOutput]:
         return self.end(self.schedule(), **more)

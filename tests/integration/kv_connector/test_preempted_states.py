@@ -7,12 +7,11 @@ import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, FinishReason
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector.handoff.metadata import PrefillStep, Step
-from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
+from tests.support.schedulers import BLOCK_TOKENS, end_step, engine_config, request_of, scheduler_of
 
 TOKEN, BLOCKS = 7, 40
 CHUNK = 3 * BLOCK_TOKENS
@@ -42,16 +41,8 @@ def told(output: SchedulerOutput) -> PrefillStep:
 
 def end(scheduler: Scheduler, output: SchedulerOutput, *, samples: bool) -> list[EngineCoreOutput]:
     """The step of the request ends."""
-    sampled = [[TOKEN] if samples else [] for _ in output.num_scheduled_tokens]
-    found = scheduler.update_from_output(
-        output,
-        ModelRunnerOutput(
-            req_ids=list(output.num_scheduled_tokens),
-            req_id_to_index={name: i for i, name in enumerate(output.num_scheduled_tokens)},
-            sampled_token_ids=sampled,
-        ),
-    )
-    return [each for those in found.values() for each in those.outputs]
+    found = end_step(scheduler, output, {name: [TOKEN] for name in output.num_scheduled_tokens} if samples else {})
+    return [each for outputs in found.values() for each in outputs]
 
 
 def preempt(scheduler: Scheduler, request: Request) -> None:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from vllm.v1.engine import EngineCoreOutput, FinishReason
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from baton.contracts.kv_transfer import CHOICE, Start, TransferParams
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
-from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
+from tests.support.schedulers import BLOCK_TOKENS, end_step, engine_config, request_of, scheduler_of
 
 TOKEN = 7
 PEER = "tcp://127.0.0.1:1"
@@ -67,8 +66,7 @@ class Engine:
             failed: those whose KV does not come.
         """
         output = self.scheduler.schedule()
-        names = list(output.num_scheduled_tokens)
-        requests = [self.scheduler.requests[name] for name in names]
+        requests = [self.scheduler.requests[name] for name in output.num_scheduled_tokens]
         ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
         report = DecodeReport(
             endings=dict.fromkeys(received, ending),
@@ -77,18 +75,15 @@ class Engine:
             first_tokens=dict.fromkeys(received, SampledToken(id=TOKEN)),
             closed=[*received, *failed],
         )
-        told = self.scheduler.update_from_output(
+        told = end_step(
+            self.scheduler,
             output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: i for i, name in enumerate(names)},
-                sampled_token_ids=[[TOKEN] if each.num_computed_tokens >= each.num_tokens else [] for each in requests],
-                kv_connector_output=KVConnectorOutput(
-                    finished_recving={*received, *failed}, failed_recving=set(failed), kv_connector_worker_meta=report
-                ),
-            ),
+            {each.request_id: [TOKEN] for each in requests if each.num_computed_tokens >= each.num_tokens},
+            finished_recving={*received, *failed},
+            failed_recving=set(failed),
+            kv_connector_worker_meta=report,
         )
-        self.told = [output for those in told.values() for output in those.outputs]
+        self.told = [output for outputs in told.values() for output in outputs]
         return int(output.total_num_scheduled_tokens)
 
 
