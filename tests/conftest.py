@@ -17,8 +17,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
 REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both cores
-# At fixed addresses.
-HOST_NETWORKS = ("test_late_writes.py", "test_vanished_host.py", "test_probe_gap.py")
+HOST_NETWORKS = ("test_late_writes.py", "test_probe_gap.py")  # at fixed addresses
+FORKED = ("test_pipeline_stages.py",)  # from the fork server of the real engines
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,13 +34,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one worker, and all tests of real engines and of the host's network to a single one."""
+    """Give each file to one worker, and all tests of real engines, their fork server and the host's network to a single one."""
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = Path(nodeid.partition("::")[0])
-            alone = path.parts[1] in REAL_ENGINES or path.name in HOST_NETWORKS
+            alone = path.parts[1] in REAL_ENGINES or path.name in (*HOST_NETWORKS, *FORKED)
             return "engines" if alone else str(path)
 
     return ByFile(config, log)

@@ -179,7 +179,7 @@ def test_a_new_receiver_works_at_once_after_close(rig: Rig) -> None:
 
 
 def test_two_receivers_over_the_same_memory_are_independent(rig: Rig) -> None:
-    """Fencing one domain leaves the pushes of the other alone."""
+    """Fencing one domain leaves the pushes of the other alone (E3)."""
     src, dst = Buffer(16 * MIB, 4), Buffer(16 * MIB)
     sender = rig.prefill.sender(src.spans)
     one, other = rig.decode.receiver(dst.spans), rig.decode.receiver(dst.spans)

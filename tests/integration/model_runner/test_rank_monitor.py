@@ -146,7 +146,7 @@ def test_either_secret_is_accepted_while_one_replaces_the_other() -> None:
 
 
 def test_a_host_that_vanishes_is_noticed_by_the_kernel(ranks: Ranks) -> None:
-    """No process has to be in time for that: both ends have it probe the other."""
+    """No process has to be in time for that: both ends have it probe the other, and not wait longer for what was sent last."""
     ranks.connect(1)
 
     for end in (ranks.ends[0]._socket, ranks.hub._ends[1]):
@@ -156,3 +156,4 @@ def test_a_host_that_vanishes_is_noticed_by_the_kernel(ranks: Ranks) -> None:
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
         assert idle_s + every_s * probes == rank_monitor.SILENT_S
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == rank_monitor.SILENT_S * 1_000

@@ -14,12 +14,6 @@ from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, N
 PATIENCE_S = 40.0
 
 
-def imports() -> None:
-    """What both processes need; the fork server calls it once."""
-    import tests.support.late_writes.decode
-    import tests.support.late_writes.prefill  # noqa: F401  # for the side effect
-
-
 class Stage:
     """One P, one D, one prompt on its way."""
 
