@@ -28,13 +28,13 @@ class StagedFabric(MemoryFabric):
         write.push.left -= 1
 
 
-def ranks_on(folder: Path, stream: Stream, *, waits: bool = True, **transfer: Any) -> Ranks:
+def ranks_on(folder: Path, stream: Stream, **transfer: Any) -> Ranks:
     """P and D, whose engine writes by `stream` of D's device."""
     fabric = StagedFabric(stream)
     made = Ranks(
         folder,
         engines=lambda _, host: fabric.factory(host),
-        decode_device=stream if waits else None,
+        decode_device=stream,
         **transfer,
     )
     made.fabric = fabric
@@ -76,29 +76,16 @@ def test_d_reads_what_was_acknowledged_when_the_device_has_it(tmp_path: Path, la
         assert ranks.arrived({7: 1, 3: 2})
 
 
-def test_without_the_wait_d_reads_too_early(tmp_path: Path, late: FakeDevice) -> None:
-    """The fake device shows what the wait is for."""
-    with ranks_on(tmp_path, late.stream(), waits=False) as ranks:
-        hand_over(ranks)
-        ranks.wait_until(lambda: ranks.closed == ["d-a"])
-
-        assert ranks.finished == {"d-a"}
-        assert not ranks.arrived({7: 1, 3: 2})
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_digests_are_computed_when_the_device_has_what_arrived(tmp_path: Path, late: FakeDevice, waits: bool) -> None:
+def test_digests_are_computed_when_the_device_has_what_arrived(tmp_path: Path, late: FakeDevice) -> None:
     """Computed earlier, they are those of what lay there before, and a good transfer counts as damaged."""
-    with ranks_on(tmp_path, late.stream(), waits=waits, kv_verify="full") as ranks:
+    with ranks_on(tmp_path, late.stream(), kv_verify="full") as ranks:
         hand_over(ranks)
-        if waits:
-            ranks.wait_until(lambda: has_waited(late, ranks))
-            assert ranks.decode.snapshot()["open_transfers"] == 1
-            ranks.wait_until(lambda: late.advance(LAYERS) >= 0 and ranks.closed == ["d-a"])
-        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        ranks.wait_until(lambda: has_waited(late, ranks))
+        assert ranks.decode.snapshot()["open_transfers"] == 1
+        ranks.wait_until(lambda: late.advance(LAYERS) >= 0 and ranks.closed == ["d-a"])
 
         totals = ranks.decode.snapshot()["totals"]
-        assert (totals["verified"], totals["mismatched"]) == ((1, 0) if waits else (0, 1))
+        assert (totals["verified"], totals["mismatched"]) == (1, 0)
 
 
 def test_blocks_come_back_when_the_device_has_what_came_before_the_fence(tmp_path: Path, late: FakeDevice) -> None:

@@ -81,7 +81,7 @@ def test_neighbouring_steps_of_a_rotation_meet(
     assert meet(decode, d, address)
 
 
-@pytest.mark.parametrize(("listens", "dials"), [((A,), (B,)), ((B,), (A,)), ((A, B), (C,)), ((C,), (A, B))])
+@pytest.mark.parametrize(("listens", "dials"), [((A,), (B,)), ((A, B), (C,))])
 def test_processes_without_a_common_secret_never_meet(
     loops: MakeLoop, listens: tuple[bytes, ...], dials: tuple[bytes, ...]
 ) -> None:

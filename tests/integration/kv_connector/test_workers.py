@@ -16,7 +16,7 @@ from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.protocol.messages import Fail, Hello, Introduce, Message, Rank, encode
 from baton.node.connector.connector_channel import Outcomes
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, SECRET, Ranks
+from tests.support.ranks import FINGERPRINT, SECRET, Ranks
 
 
 def send_a_block(ranks: Ranks) -> None:
@@ -24,18 +24,6 @@ def send_a_block(ranks: Ranks) -> None:
     ranks.ask("a", 40, [7, 3, 4])
     ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
     ranks.wait_until(lambda: ranks.arrived({7: 1}))
-
-
-@pytest.mark.parametrize("layer_sync", ["event", "forward", "stream"])
-def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
-    """Reserved before it is computed: every layer of every block arrives, then the request is finished and closed."""
-    with Ranks(tmp_path, layer_sync=layer_sync) as ranks:
-        ranks.hand_over()
-
-        ranks.wait_until(lambda: ranks.finished == {"d-a"} and ranks.closed == ["d-a"])
-
-        assert ranks.failed == {}
-        assert ranks.arrived({7: 1, 3: 2, 4: 5})
 
 
 def test_the_node_hears_of_a_reservation(tmp_path: Path) -> None:
@@ -66,18 +54,6 @@ def test_layers_computed_before_the_reservation_are_pushed_as_a_backlog(tmp_path
 
         assert ranks.arrived({7: 1, 3: 2, 4: 5})
         assert ranks.prefill.take_released() == {"p-a"}
-
-
-def test_a_block_that_is_being_filled_is_not_pushed(tmp_path: Path) -> None:
-    """I1: after the first chunk only the complete block has travelled."""
-    with Ranks(tmp_path) as ranks:
-        send_a_block(ranks)
-        assert ranks.target.read(0, 3) == bytes(BLOCK_BYTES)
-
-        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
-
-        assert ranks.arrived({7: 1, 3: 2, 4: 5})
 
 
 def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(tmp_path: Path) -> None:
@@ -281,11 +257,13 @@ def test_what_is_known_of_decode_ranks_that_have_gone_is_forgotten(tmp_path: Pat
         assert set(sender._pairings) == set(sender._ended_s) == {22}
 
 
-def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
-    """P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
+def test_a_prompt_arrives_whole_and_is_timed_on_both_sides(tmp_path: Path) -> None:
+    """Reserved before it is computed. P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
     with Ranks(tmp_path) as ranks:
         ranks.hand_over()
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+        ranks.wait_until(lambda: ranks.finished == {"d-a"} and ranks.closed == ["d-a"])
+        assert ranks.failed == {}
+        assert ranks.arrived({7: 1, 3: 2, 4: 5})
 
         snapshot = ranks.prefill.snapshot()
         (record,) = snapshot["recent"]
