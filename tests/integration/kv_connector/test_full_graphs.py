@@ -51,7 +51,7 @@ def all_cases() -> list[Case]:
 
 def chosen_cases() -> list[Case]:
     """Each way, and each short one in each environment; the runners take turns."""
-    ways = [(way, {}, runner) for way, runner in zip(WAYS, cycle(RUNNERS), strict=False)]
+    ways: list[Case] = [(way, {}, runner) for way, runner in zip(WAYS, cycle(RUNNERS), strict=False)]
     short = zip(product(SHORT_WAYS, ENVIRONMENTS), cycle([*RUNNERS, RUNNERS[0]]), strict=False)
     return [([], {}, runner) for runner in RUNNERS] + ways + [(way, env, runner) for (way, env), runner in short]
 

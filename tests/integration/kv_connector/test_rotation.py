@@ -3,13 +3,13 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from baton.contracts.secret import ClusterSecret, read_secret
-from baton.kv_connector.control.loop import ControlLoop, PeerKey
+from baton.kv_connector.control.loop import ControlLoop
+from tests.support.control_loops import MakeLoop, Recorder
 from tests.support.ranks import Ranks
 
 A, B, C = b"secret A, in use", b"secret B, to come", b"another cluster's"
@@ -17,47 +17,25 @@ STEPS = [(A,), (A, B), (B, A), (B,)]  # what the secret file holds, one step of 
 NEIGHBOURS = [pair for one, next_ in itertools.pairwise(STEPS) for pair in ((one, next_), (next_, one))]
 
 
-class Echo:
-    """Answers every message with itself, and remembers it."""
-
-    def __init__(self, answer: bool) -> None:
-        self.loop: ControlLoop | None = None
-        self.got: list[bytes] = []
-        self._answer = answer
-
-    def on_payload(self, peer: PeerKey, payload: bytes) -> None:
-        """Keep it, answer it."""
-        self.got.append(payload)
-        if self._answer and self.loop:
-            self.loop.send(peer, payload)
-
-    def on_tick(self) -> None:
-        """Nothing."""
-
-    def on_disconnect(self, peer: PeerKey) -> None:
-        """Nothing."""
+TICK_S = 0.02
 
 
-MakeLoop = Callable[..., tuple[ControlLoop, Echo]]
+def listening(loops: MakeLoop, secret: ClusterSecret) -> tuple[ControlLoop, Recorder, str]:
+    """Start a loop that answers every message with itself."""
+    loop, heard = loops(secret, TICK_S)
+    heard.react = loop.send
+    address = loop.listen("127.0.0.1", 0, secret)
+    loop.start()
+    return loop, heard, address
 
 
-@pytest.fixture
-def loops() -> Iterator[MakeLoop]:
-    """Makes started loops that are stopped in the end."""
-    made = []
-
-    def make(secret: ClusterSecret, *, listen: bool = False) -> tuple[ControlLoop, Echo]:
-        handler = Echo(answer=listen)
-        loop = handler.loop = ControlLoop(handler, 0.02, secret=secret)
-        made.append(loop)
-        return loop, handler
-
-    yield make
-    for loop in made:
-        loop.stop()
+def dialling(loops: MakeLoop, secret: ClusterSecret) -> tuple[ControlLoop, Recorder]:
+    loop, heard = loops(secret, TICK_S)
+    loop.start()
+    return loop, heard
 
 
-def meet(dialler: ControlLoop, heard: Echo, address: str, timeout_s: float = 20.0) -> bool:
+def meet(dialler: ControlLoop, heard: Recorder, address: str, timeout_s: float = 20.0) -> bool:
     """Whether an answer comes back before the time is up."""
     before, give_up = len(heard.got), time.monotonic() + timeout_s
     while time.monotonic() < give_up:
@@ -73,12 +51,9 @@ def test_neighbouring_steps_of_a_rotation_meet(
     loops: MakeLoop, listens: tuple[bytes, ...], dials: tuple[bytes, ...]
 ) -> None:
     """While processes change one by one, each prefill rank is reached by each decode rank, the old by the new too."""
-    (prefill, _), (decode, d) = loops(ClusterSecret(*listens), listen=True), loops(ClusterSecret(*dials))
-    address = prefill.listen("127.0.0.1", 0, ClusterSecret(*listens))
-    prefill.start()
-    decode.start()
+    _, _, address = listening(loops, ClusterSecret(*listens))
 
-    assert meet(decode, d, address)
+    assert meet(*dialling(loops, ClusterSecret(*dials)), address)
 
 
 @pytest.mark.parametrize(("listens", "dials"), [((A,), (B,)), ((A, B), (C,))])
@@ -86,12 +61,9 @@ def test_processes_without_a_common_secret_never_meet(
     loops: MakeLoop, listens: tuple[bytes, ...], dials: tuple[bytes, ...]
 ) -> None:
     """However often it is tried; the listener counts the attempts."""
-    (prefill, p), (decode, d) = loops(ClusterSecret(*listens), listen=True), loops(ClusterSecret(*dials))
-    address = prefill.listen("127.0.0.1", 0, ClusterSecret(*listens))
-    prefill.start()
-    decode.start()
+    prefill, p, address = listening(loops, ClusterSecret(*listens))
 
-    assert not meet(decode, d, address, timeout_s=0.8)
+    assert not meet(*dialling(loops, ClusterSecret(*dials)), address, timeout_s=0.8)
     assert p.got == []
     refused = prefill._refusals.snapshot()["handshake"]
     assert 1 <= refused < 60, "a dialler without the key must not hammer"
@@ -101,20 +73,12 @@ def test_a_dialler_finds_the_key_whatever_the_listener_changes_to(loops: MakeLoo
     """Any number of rotations under the same connection; the address stays the same."""
     file = tmp_path / "secret"
     file.write_bytes(A)
-    secret = ClusterSecret(A, B)
-    (prefill, _), (decode, d) = loops(followed(file), listen=True), loops(secret)
-    address = prefill.listen("127.0.0.1", 0, followed(file))
-    prefill.start()
-    decode.start()
+    _, _, address = listening(loops, read_secret(file))
+    decode, d = dialling(loops, ClusterSecret(A, B))
     for value in (A, B, A, B):
         file.write_bytes(value)
         time.sleep(0.1)
         assert meet(decode, d, address), value
-
-
-def followed(file: Path) -> ClusterSecret:
-    """A secret file that is looked at each time."""
-    return read_secret(file)
 
 
 @pytest.fixture(autouse=True)
@@ -149,10 +113,8 @@ def test_after_a_rotation_the_old_secret_opens_nothing(tmp_path: Path, loops: Ma
     """What a thief had is worth nothing any more, on a connection that is made from then on."""
     file = tmp_path / "secret"
     file.write_bytes(A)
-    (prefill, p), (thief, t) = loops(followed(file), listen=True), loops(ClusterSecret(A))
-    address = prefill.listen("127.0.0.1", 0, followed(file))
-    prefill.start()
-    thief.start()
+    _, p, address = listening(loops, read_secret(file))
+    thief, t = dialling(loops, ClusterSecret(A))
     assert meet(thief, t, address)
 
     file.write_bytes(b"\n".join((B, A)))
@@ -167,12 +129,10 @@ def test_a_port_that_is_taken_while_it_is_closed_is_tried_again(loops: MakeLoop,
     """The listener opens again as soon as it can; the loop goes on without it until then."""
     file = tmp_path / "secret"
     file.write_bytes(A)
-    (prefill, _), (decode, d) = loops(followed(file), listen=True), loops(ClusterSecret(A, B))
-    address = prefill.listen("127.0.0.1", 0, followed(file))
+    prefill, _, address = listening(loops, read_secret(file))
     server = prefill._server
     assert server is not None
-    prefill.start()
-    decode.start()
+    decode, d = dialling(loops, ClusterSecret(A, B))
     assert meet(decode, d, address)
     failing = threading.Event()
 

@@ -31,14 +31,15 @@ SCHEDULES = int(os.environ.get("SCHEDULES", "48"))
 def test_what_the_last_token_reads_is_what_the_kernels_wrote(name: str) -> None:
     """Prompts of twelve blocks in chunks of four, blocks recycled within a prompt, prefix hits on either node, preemptions."""
     seen, waits, missing = Counter[str](), Counter[str](), to_be_seen(name)
-    for seed in range(10 * SCHEDULES):
+    enough = SCHEDULES * (4 if name == "Llama" else 1)  # a hook that comes too early shows in few of them
+    for seed in range(10 * enough):
         plan = plan_of(seed)
         world = World(LAYOUTS[name], plan, seed)
         assert not (problem := world.run()), f"seed {seed}: {problem}"
         seen += world.prefill_side.seen + world.decode_side.seen
         waits[plan.layer_sync] += world.waits
         missing -= seen.keys()
-        if seed + 1 >= SCHEDULES and not missing:
+        if seed + 1 >= enough and not missing:
             break
     assert not missing
     assert {policy: waits[policy] > 0 for policy in waits} == {"event": True, "stream": False, "forward": True}

@@ -15,58 +15,13 @@ from baton.kv_connector.control import loop as side_channel
 from baton.kv_connector.control.loop import ControlLoop, PeerKey
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 from baton.kv_connector.errors import ConnectorConfigError, ConnectorError, ProtocolError
+from tests.support.control_loops import SECRET, MakeLoop, Recorder
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
-SECRET = ClusterSecret(b"a secret of the cluster")
 OTHER_SECRET = ClusterSecret(b"a secret of another one")
-
-
-class Recorder:
-    """A handler that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[PeerKey, bytes]] = []
-        self.ticks = 0
-        self.lost: list[PeerKey] = []
-        self.react: Callable[[PeerKey, bytes], None] = lambda *_: None
-        self.react_to_tick: Callable[[], None] = lambda: None
-
-    def on_payload(self, peer: PeerKey, payload: bytes) -> None:
-        self.got.append((peer, payload))
-        self.react(peer, payload)
-
-    def on_tick(self) -> None:
-        self.ticks += 1
-        self.react_to_tick()
-
-    def on_disconnect(self, peer: PeerKey) -> None:
-        self.lost.append(peer)
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [payload for _, payload in self.got]
-
-
-@pytest.fixture
-def loops() -> Iterator[Callable[..., tuple[ControlLoop, Recorder]]]:
-    """Makes loops that are stopped in the end."""
-    made = []
-
-    def make(secret: ClusterSecret | None = SECRET, tick_s: float = 10.0) -> tuple[ControlLoop, Recorder]:
-        handler = Recorder()
-        loop = ControlLoop(handler, tick_s, secret=secret)
-        made.append(loop)
-        return loop, handler
-
-    yield make
-    for loop in made:
-        loop.stop()
-
-
-MakeLoop = Callable[..., tuple[ControlLoop, Recorder]]
 
 
 class Talk:

@@ -149,7 +149,8 @@ class PrefillSide:
         writes: list[list[Write]] = []
         cached = [made for text in self._running if (made := self._advance(text, writes))]
         new: list[Any] = []
-        while (waiting := self._to_restart or self._to_come) and self._random.random() < 0.5:
+        while (queues := [*filter(None, (self._to_restart, self._to_come))]) and self._random.random() < 0.5:
+            waiting = self._random.choice(queues)
             text = waiting[-1]
             if text.name not in self._known:
                 self._known.add(text.name)

@@ -37,6 +37,7 @@ from tests.support.ranks import SECRET
 
 PATIENCE = 2000  # steps until a schedule counts as stuck
 LONG_S = 3600.0  # no clock takes part
+LONG_PREPARATION = 200  # turns of all others, in which what is to be void may still be committed
 
 
 class Order(Enum):
@@ -134,7 +135,7 @@ class World:
             self._prefill.void(step.told)
         if self._plan.order is not Order.V1:
             self._zero(step)
-            for _ in range(60 if step.told.voids else 1):  # vLLM prepares the step's inputs
+            for _ in range(LONG_PREPARATION if step.told.voids else 1):  # of the step's inputs
                 self._others()
             self._prefill.void(step.told)
         for group, source, target in step.copied:
