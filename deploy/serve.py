@@ -1,8 +1,10 @@
 """`baton serve`: from flags to a running stack on this machine, and the words around it."""
 
 import argparse
+import errno
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +20,8 @@ from baton.deploy import secret_command
 from baton.deploy.environment import VISIBLE_DEVICES, Device, installed_device, visible_devices, zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
 from baton.deploy.memory import MIB, available_bytes, needed_bytes, weights_bytes
-from baton.deploy.ports import taken
-from baton.deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
+from baton.deploy.own_url import LOOPBACK
+from baton.deploy.stack import Listener, Stack, Surroundings, clashes, model_of, plan, served_model
 from baton.deploy.welcome import FirstRequest, trusted_ca, welcome
 from baton.node.command import own_flags
 from baton.node.errors import NodeError
@@ -30,6 +32,33 @@ from baton.node.startup.hosts import hosts_of
 from baton.node.startup.kv_cache import default_bytes
 from baton.node.startup.vllm_flags import refuse_unknown, spelled
 from baton.node.startup.weights import read_model_config
+
+REASONS = {
+    errno.EADDRINUSE: "is taken by another process",
+    errno.EACCES: "may not be bound by this user",
+    errno.EADDRNOTAVAIL: "cannot be bound: the address is not this machine's",
+}
+
+
+def taken(stack: Stack) -> Iterator[str]:
+    for member in stack.members:
+        for listener in member.listeners:
+            if reason := _refusal(listener):
+                where = f"port {listener.port} on {listener.host or 'any address'}"
+                yield f"{where} {reason}; {member.name} needs it: choose another with {listener.flag}"
+
+
+def _refusal(listener: Listener) -> str:
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
+        try:
+            probe.bind((listener.host if listener.host not in LOOPBACK else "", listener.port))
+        except (OSError, OverflowError) as exc:
+            number = exc.errno if isinstance(exc, OSError) else None
+            return REASONS.get(number or 0) or (f"cannot be bound: {os.strerror(number)}" if number else "is no port")
+    return ""
+
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

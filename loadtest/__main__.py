@@ -11,7 +11,7 @@ from baton.loadtest.errors import RunError, UsageError
 COMMANDS: Final = {  # name → (module with `main(argv) -> int`, what it does)
     "run": ("baton.loadtest.run.command", "load a server and report what came of it"),
     "compare": ("baton.loadtest.compare.command", "say which metrics of two runs differ"),
-    "eval": ("baton.loadtest.evaluate.command", "exact-match accuracy over a file in gsm8k's format"),
+    "eval": ("baton.loadtest.evaluate", "exact-match accuracy over a file in gsm8k's format"),
     "calibrate": ("baton.loadtest.plan.calibrate_command", "measure how fast a prefill and a decode node are"),
     "plan": ("baton.loadtest.plan.command", "say how many nodes a load needs, from a calibration"),
 }

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any, Final
 
 from baton.loadtest.measures.percentile import spread
+from baton.loadtest.report.html import standalone
 from baton.loadtest.report.plots import Labels, Series, line_plot
-from baton.loadtest.report.standalone import standalone
 from baton.loadtest.result import rounded
 from benchmarks.bench.interference import Felt
 from benchmarks.harness import Spread, markdown_table, ratio

@@ -20,7 +20,7 @@ from baton.kv_connector.worker_side import sender
 from benchmarks.harness import HostMemory
 from benchmarks.overlap.processes import Place, processes
 from benchmarks.quick import hooks
-from benchmarks.quick.rank import KvShape, Target
+from benchmarks.quick.hooks import KvShape, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7

@@ -13,7 +13,7 @@ from baton.contracts.secret import ClusterSecret, SecretError, read_secret
 from baton.deploy.doctor import deployment, local, report
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.deployment import Targets
-from baton.deploy.doctor.links import Wanted
+from baton.deploy.doctor.fit import Wanted
 from baton.deploy.doctor.report import Examination
 
 MIN_MBIT_S: Final = 1000.0

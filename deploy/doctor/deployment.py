@@ -1,23 +1,144 @@
-"""Looks at a running deployment: asks the proxy who is there, each node what it is, and pairs of nodes for a transfer."""
+"""Looks at a running deployment: asks the proxy who is there, each node what it is, and pairs of nodes for a transfer.
+
+All are asked over HTTP, with the cluster's token; whatever goes wrong is one kind of error with a reason.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
 
+from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role
-from baton.contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
+from baton.contracts.node_info import NodeInfo
+from baton.contracts.probe import (
+    ANSWERS,
+    Dial,
+    Greet,
+    Machine,
+    Push,
+    Pushed,
+    Question,
+    Reached,
+    Receive,
+    Receiving,
+    Release,
+)
 from baton.contracts.secret import ClusterSecret
-from baton.deploy.doctor import fit, links
-from baton.deploy.doctor.asking import AskError, ProbeClient, Unlike
+from baton.deploy.doctor import fit
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.fit import Known, control_addresses
-from baton.deploy.doctor.links import Tried, Wanted
+from baton.deploy.doctor.fit import Known, Tried, Wanted, control_addresses
 from baton.deploy.doctor.report import Examination
+
+TIMEOUT_S: Final = 5.0
+PROBE_TIMEOUT_S: Final = 30.0  # of whatever the node tries, but for a push
+PUSH_TIMEOUT_S: Final = 90.0  # besides its pause
+_T = TypeVar("_T")
+
+
+class Unlike(StrEnum):
+    """How an answer differs from that of a healthy node."""
+
+    SILENT = "silent"  # there is none
+    SECRET = "secret"  # noqa: S105  # it refuses our token
+    OTHER = "other"  # it is another's
+
+
+class AskError(Exception):
+    """No usable answer; the message says why."""
+
+    def __init__(self, message: str, unlike: Unlike = Unlike.OTHER) -> None:
+        super().__init__(message)
+        self.unlike = unlike
+
+
+class _Engines(msgspec.Struct):
+    current: list[str] = []
+
+
+class _Worker(msgspec.Struct):
+    engines: _Engines | None = None
+
+
+class _Transfers(msgspec.Struct):
+    worker: _Worker
+
+
+class ProbeClient:
+    """Makes the requests."""
+
+    def __init__(self, http: httpx.AsyncClient, secret: ClusterSecret) -> None:
+        self._http = http
+        self._secret = secret
+
+    async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
+        answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
+        if answer.status_code not in statuses:
+            raise AskError(f"it answered {answer.status_code}")
+        return _decode(answer, kind)
+
+    async def info(self, url: str) -> NodeInfo:
+        answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
+        if answer.status_code in (401, 403):
+            raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
+        if answer.status_code != 200:
+            raise AskError(f"GET {NODE_PATH} answered {answer.status_code}")
+        return _decode(answer, NodeInfo)
+
+    async def machine(self, url: str) -> Machine | None:
+        """Return what a node says of its machine; None if it has no such route. Raises `AskError`: it is silent."""
+        try:
+            return await self.get(url + PROBE_PATH, Machine)
+        except AskError as exc:
+            if exc.unlike is Unlike.SILENT:
+                raise AskError(f"GET {PROBE_PATH}: {exc}", Unlike.SILENT) from exc
+            return None
+
+    async def engines(self, url: str) -> list[str]:
+        try:
+            engines = (await self.get(url + TRANSFERS_PATH, _Transfers)).worker.engines
+        except AskError:
+            return []
+        return engines.current if engines else []
+
+    async def ask(self, url: str, question: Question) -> Any:
+        timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
+        answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
+        if answer.status_code != 200:
+            raise AskError(f"{url} did not try it: {_reason(answer)}")
+        kind: Any = ANSWERS[type(question)]
+        return _decode(answer, kind)
+
+    async def _send(
+        self, method: str, url: str, timeout_s: float, body: bytes | None = None, *, is_open: bool = False
+    ) -> httpx.Response:
+        headers = {} if is_open else {"authorization": f"Bearer {self._secret.node_token()}"}
+        try:
+            return await self._http.request(method, url, headers=headers, content=body, timeout=timeout_s)
+        except httpx.TimeoutException as exc:
+            raise AskError("it does not answer in time", Unlike.SILENT) from exc
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise AskError(f"it cannot be asked: {exc}", Unlike.SILENT) from exc
+
+
+def _decode(answer: httpx.Response, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(answer.content, type=kind)
+    except msgspec.DecodeError as exc:
+        raise AskError(f"it answered something else: {exc}") from exc
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"status {answer.status_code}"
+
 
 READY: Final = "/ready"
 # What keeps the proxy from using a node, seen from here.
@@ -59,7 +180,7 @@ async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_
         findings += _disagreements(listed, findings)
         findings += fit.diagnose_versions(nodes)
         tried = await _tried(client, nodes, findings, idle_s)
-        findings += links.diagnose(tried, wanted)
+        findings += fit.diagnose_links(tried, wanted)
     return Examination(findings=findings, nodes=nodes, tried=tried)
 
 
@@ -119,7 +240,7 @@ async def _tried(client: ProbeClient, nodes: Sequence[Known], findings: list[Fin
         role: [node for node in nodes if node.role == role and node.usable] for role in ROLES
     }
     all_tried: list[Tried] = []
-    for turn in links.rounds(usable["prefill"], usable["decode"]):
+    for turn in fit.rounds(usable["prefill"], usable["decode"]):
         trials: list[Any] = []
         for prefill, decode in turn:
             found = list(fit.diagnose_pair(prefill, decode))

@@ -9,8 +9,7 @@ import msgspec
 
 from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.fit import Known, token_bytes
-from baton.deploy.doctor.links import BITS, MEGA, Tried
+from baton.deploy.doctor.fit import BITS, MEGA, Known, Tried, token_bytes
 
 OK = 0
 FOUND = 1

@@ -19,8 +19,7 @@ from baton.contracts.configuration.show import meanings
 from baton.deploy.admin_command import verification
 from baton.deploy.own_url import own_url
 from baton.deploy.roles.decision import Change, Decider
-from baton.deploy.roles.errors import RefusedError, RolesError, SilentError, TokenError
-from baton.deploy.roles.fleet import Order, check_whole, differences, members_of, unchanged_s
+from baton.deploy.roles.fleet import Order, RolesError, SilentError, check_whole, differences, members_of, unchanged_s
 from baton.proxy.http.address import is_base_url
 from baton.proxy.nodes.dns import SCHEME, look_up
 from baton.proxy.nodes.views import AdminState
@@ -32,6 +31,14 @@ EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
 TIMEOUT_S: Final = 5.0  # of one request to a proxy
 _UNAUTHORISED: Final = (401, 403)
+
+
+class RefusedError(RolesError):
+    """A proxy has refused an order."""
+
+
+class TokenError(RolesError):
+    """A proxy does not take the admin token: no later look can help."""
 
 
 class Controller:

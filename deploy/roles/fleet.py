@@ -6,9 +6,16 @@ from math import inf
 from typing import Final, NamedTuple
 
 from baton.contracts.kv_transfer import Role
-from baton.deploy.roles.errors import SilentError
 from baton.proxy.admin.node_views import known
 from baton.proxy.nodes.views import AdminState
+
+
+class RolesError(Exception):
+    """The message is one sentence, without what differs from look to look."""
+
+
+class SilentError(RolesError):
+    """What is known of the nodes is not whole, or not fresh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
 """One request over HTTP/1.1, timed where its bytes arrive.
 
-`http` has connections, `stream` understands an answer, `exchange` makes a `Record` of it.
+`http` has connections, `exchange` understands an answer and makes a `Record` of it.
 """

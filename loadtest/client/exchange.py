@@ -1,14 +1,136 @@
-"""Sends an `Ask` and returns what became of it, always: a failure is a record too."""
+"""Sends an `Ask`, understands the answer as it arrives, and returns what became of it, always: a failure is a record too.
+
+As `vllm.benchmarks` does, every event with a choice counts as a token's arrival, whatever is in it. Stricter than there: the
+stream must end with `[DONE]`, and an error event inside it is an error.
+"""
 
 import time
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
 from baton.loadtest.client.http import Client, LostError, WireError
-from baton.loadtest.client.stream import AnswerStream, error_words
-from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
+from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT, Record
 from baton.loadtest.traffic.script import Ask, Form
+
+_DONE: Final = b"[DONE]"
+_DETAIL_CHARS: Final = 300
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+    def said(self) -> str:
+        if self.delta is None:
+            return self.text or ""
+        return self.delta.content or self.delta.reasoning_content or self.delta.reasoning or ""
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class AnswerStream:
+    """What has come of one answer."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None  # when the first token came
+        self.last_s = 0.0
+        self.gaps_s: list[float] = []
+        self.pieces: list[str] = []  # of the text
+        self.input_tokens: int | None = None  # as the server counts
+        self.output_tokens: int | None = None
+        self.error = ""
+        self.detail = ""
+        self.done = False
+        self._rest = b""
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        if b"\r" in data or b"\r" in self._rest:
+            *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        else:
+            *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:"):
+                    self._take(line[5:].strip(), now_s)
+
+    def verdict(self, *, complete: bool) -> str:
+        """Return what is wrong with the answer, now that it has ended; `complete`: HTTP says that nothing is missing."""
+        if self.error:
+            return self.error
+        if not self.done and (self.first_s is not None or not complete):
+            return CUT
+        return "" if self.first_s is not None else EMPTY
+
+    def tokens(self) -> int:
+        """Return how many tokens were made: as the server says, else as many as there are events with text."""
+        return len(self.pieces) if self.output_tokens is None else self.output_tokens
+
+    def _take(self, payload: bytes, now_s: float) -> None:
+        if payload == _DONE:
+            self.done = True
+            return
+        try:
+            event = _decode(payload)
+        except msgspec.DecodeError as exc:
+            self._fail(MALFORMED, str(exc))
+            return
+        if event.error is not None or event.object == "error":
+            self._fail(ERROR_EVENT, _words(event.error if event.error is not None else event.message))
+        elif event.choices:
+            self._token(event.choices[0].said(), now_s)
+        if event.usage is not None:
+            self.input_tokens, self.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
+
+    def _token(self, text: str, now_s: float) -> None:
+        if self.first_s is None:
+            self.first_s = now_s
+        else:
+            self.gaps_s.append(now_s - self.last_s)
+        self.last_s = now_s
+        if text:
+            self.pieces.append(text)
+
+    def _fail(self, kind: str, detail: str) -> None:
+        if not self.error:
+            self.error, self.detail = kind, detail[:_DETAIL_CHARS]
+
+
+def _words(error: Any) -> str:
+    return str(error.get("message", error) if isinstance(error, dict) else error)
+
+
+def error_words(body: bytes) -> str:
+    """Return what an error's body says: OpenAI's message, else its beginning."""
+    try:
+        event = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:_DETAIL_CHARS].decode(errors="replace")
+    inner = event.get("error", event) if isinstance(event, dict) else event
+    return _words(inner)[:_DETAIL_CHARS]
+
 
 _ERROR_BYTES: Final = 65_536  # of an error's body are kept
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
+from baton.loadtest.client.exchange import error_words
 from baton.loadtest.client.http import Address, Client, WireError
-from baton.loadtest.client.stream import error_words
 from baton.loadtest.errors import RunError
 
 TIMEOUT_S: Final = 10.0

@@ -1,10 +1,10 @@
-"""The figures of vLLM's serving benchmark by its definitions; how requests ended; and answers by Baton's path."""
+"""Figures of a stage: those of vLLM's serving benchmark by its definitions; how requests ended; answers by Baton's path; the stable stage."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
 from baton.loadtest.errors import UsageError
@@ -131,3 +131,74 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
 
 def _end(record: Record) -> float:
     return record.started_s + (record.latency_s or 0.0)
+
+
+REFILL_S: Final = 0.05
+
+
+class Stage(NamedTuple):
+    """From when concurrency first reached its maximum until it first left it; seconds since the run's beginning.
+
+    In a closed loop a request that ends is followed by the next one a moment later. Such a dip is no end: concurrency has left its
+    maximum when it stays below it for longer than `REFILL_S`.
+    """
+
+    began_s: float
+    ended_s: float
+    concurrency: int
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    unit: str
+    spread: Spread
+
+
+class Stable(NamedTuple):
+    """The stage and its figures: of completed requests that began in it, so without the burst at a run's beginning and its tail."""
+
+    stage: Stage
+    requests: int
+    rows: list[Row]
+
+
+def find_stage(records: Sequence[Record]) -> Stage | None:
+    if not records:
+        return None
+    changes = sorted([(r.started_s, 1) for r in records] + [(r.ended_s, -1) for r in records])
+    levels: list[tuple[float, int]] = []  # from when on how many were in flight
+    level = 0
+    for at, step in changes:
+        level += step
+        levels.append((at, level))
+    most = max(level for _, level in levels)
+    began = next(at for at, level in levels if level == most)
+    left: float | None = None
+    for at, level in levels:
+        if at < began or (at == began and level < most):
+            continue
+        if left is not None and at - left > REFILL_S:
+            break
+        left = None if level == most else (at if left is None else left)
+    return Stage(began, levels[-1][0] if left is None else left, most)
+
+
+def stable(records: Sequence[Record]) -> Stable | None:
+    stage = find_stage(records)
+    if stage is None:
+        return None
+    inside = [r for r in records if r.ok and stage.began_s <= r.started_s <= stage.ended_s]
+
+    rows = [
+        Row(name.upper(), "ms", spread(each * 1000 for record in inside for each in record.latencies_s(name)))
+        for name in ("e2el", "ttft", "tpot", "itl")
+    ]
+    per_s = (record.output_tokens / record.latency_s for record in inside if record.latency_s)
+    rows += [
+        Row("InputTokens", "tokens", spread(record.input_tokens for record in inside)),
+        Row("OutputTokens", "tokens", spread(record.output_tokens for record in inside)),
+        Row("OutputTokenThroughput", "tokens/s", spread(per_s)),
+    ]
+    return Stable(stage, len(inside), rows)

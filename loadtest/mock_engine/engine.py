@@ -12,8 +12,18 @@ from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Vllm, describe, relays
-from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
+from baton.loadtest.mock_engine.rules import (
+    CHAT,
+    COMPLETIONS,
+    SGLANG_ROOM,
+    Asked,
+    Baton,
+    RefusedError,
+    Vllm,
+    describe,
+    relays,
+    understand,
+)
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.wheel import Due, Ticker
 

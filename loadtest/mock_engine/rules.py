@@ -1,11 +1,20 @@
-"""What vLLM refuses, and what a good request asks for. Pure."""
+"""What a mock refuses: what vLLM does, and a hand-over that cannot work; and what it says of itself on the node API. Pure.
 
+A hand-over is asked for with signed parameters, as Baton's connector wants them, or with those of vLLM's connectors. A real node
+would often compute the prompt itself instead of refusing, and a bench would take that for disaggregated serving.
+"""
+
+import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL
+from baton.contracts.http import TOKEN_IDS_HEADER
+from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
+from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo
+from baton.contracts.secret import ClusterSecret
+from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
@@ -97,3 +106,135 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     raise RefusedError(400, f"{name}: Input should be a valid boolean")
+
+
+SGLANG_ROOM: Final = "bootstrap_room"
+_NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
+_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
+_NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
+_MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
+_FINGERPRINT = Fingerprint(
+    weights="mock",
+    dtype="bfloat16",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="mock",
+    attention="mock",
+    block_size_tokens=16,
+)
+
+
+def describe(role: Role, port: int) -> NodeInfo:
+    return NodeInfo(
+        role=role,
+        state="ready",
+        model=MODEL,
+        served_models=[MODEL],
+        max_model_len_tokens=MAX_MODEL_LEN_TOKENS,
+        incarnation=secrets.token_hex(16),
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        control_addresses=[f"tcp://127.0.0.1:{port}"] if role == "prefill" else [],
+        fingerprint=_FINGERPRINT,
+        regions=[],
+        num_blocks=0,
+        layer_sync="event",
+        versions={"baton": "mock"},
+        first_tokens=f"{RELAYS_AND_STARTS}mock",
+    )
+
+
+class Baton:
+    """A Baton node: what a good proxy must never send is refused."""
+
+    def __init__(self, role: Role, secret: ClusterSecret) -> None:
+        self._role = role
+        self._secret = secret
+        self._used: set[str] = set()
+
+    def judge(self, asked: Asked, header_names: list[str]) -> bool:
+        for name in header_names:
+            if name.startswith(_NEVER_TO_A_NODE) and name != TOKEN_IDS_HEADER:
+                raise RefusedError(400, f"header {name} must not reach a node")
+        if self._role == "prefill":
+            if not relays(asked) and (wrong := wrong_in_prefill_leg(asked.body)):
+                raise RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
+        elif FIELD not in asked.body:
+            return False
+        try:
+            params = verify(asked.body.get(FIELD), self._secret)
+        except TransferParamsError as exc:
+            raise RefusedError(400, str(exc)) from exc
+        if params.role != self._role or (self._role == "decode") != bool(params.peer or params.start):
+            raise RefusedError(400, f"{FIELD} is for the other role")
+        if params.transfer_id in self._used:
+            raise RefusedError(400, "transfer id used twice")
+        self._used.add(params.transfer_id)
+        return True
+
+    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:  # noqa: ARG002
+        """Say nothing: Baton's nodes talk to each other."""
+        return None
+
+
+def relays(asked: Asked) -> bool:
+    params = asked.body.get(FIELD)
+    return isinstance(params, dict) and params.get(KEY, {}).get("relay") is True and asked.stream
+
+
+class Vllm:
+    """A plain vLLM with its NixlConnector, or its MooncakeConnector where a request has a `transfer_id`.
+
+    A request with a `bootstrap_room` is one of SGLang's, both legs of which have it.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._engine_id = secrets.token_hex(16)
+
+    def judge(self, asked: Asked, header_names: list[str]) -> bool:  # noqa: ARG002
+        params = asked.body.get(FIELD)
+        if params is None:
+            return asked.body.get(SGLANG_ROOM) is not None
+        if not isinstance(params, dict):
+            raise RefusedError(400, f"{FIELD}: Input should be a valid dictionary")
+        gives, takes = params.get("do_remote_decode") is True, params.get("do_remote_prefill") is True
+        if (gives if self._role == "decode" else takes) or gives == takes:
+            raise RefusedError(400, f"{FIELD} is for the other role, or for none")
+        if takes:
+            missing = [name for name in self._needs(params) if params.get(name) is None]
+            if missing:
+                raise RefusedError(400, f"{FIELD} lacks {', '.join(missing)}")
+        return True
+
+    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:
+        """Return what NixlConnector's `request_finished` does; MooncakeConnector's returns nothing."""
+        params = asked.body.get(FIELD)
+        if not isinstance(params, dict) or "transfer_id" in params:
+            return None
+        blocks = -(-asked.prompt_tokens // 16)
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [list(range(1, blocks + 1))],
+            "remote_engine_id": self._engine_id,
+            "remote_request_id": request_id,
+            "remote_host": "127.0.0.1",
+            "remote_port": 5600,
+            "tp_size": 1,
+        }
+
+    def _needs(self, params: dict[str, Any]) -> tuple[str, ...]:
+        return _MOONCAKE_NEEDS if "transfer_id" in params else _NIXL_NEEDS
+
+
+def wrong_in_prefill_leg(body: dict[str, Any]) -> list[str]:
+    """Name the fields of a prefill leg that would make the node do more than compute the prompt."""
+    wrong: list[str] = [name for name in _NOT_OF_A_PREFILL_LEG if name in body]
+    if body.get("stream") is not False:
+        wrong.append("stream")
+    wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]
+    if body.get("max_completion_tokens", 1) != 1:
+        wrong.append("max_completion_tokens")
+    return wrong

@@ -18,7 +18,7 @@ from baton.loadtest.plan.tables import Prediction, as_plain, predict, prediction
 from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run import build
-from baton.loadtest.run.arguments import add_dataset, add_load, add_trace, conflicts
+from baton.loadtest.run.build import add_dataset, add_load, add_trace, conflicts
 
 SCHEMA_VERSION: Final = 1
 TARGET: Final = 0.9

@@ -5,8 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from baton.loadtest.measures.percentile import Spread, spread
 from baton.loadtest.measures.record import LATENCIES
-from baton.loadtest.measures.serving import Serving, errors_by_kind, paths, serving
-from baton.loadtest.measures.stable import REFILL_S, Stable, stable
+from baton.loadtest.measures.serving import REFILL_S, Serving, Stable, errors_by_kind, paths, serving, stable
 from baton.loadtest.result import HISTOGRAMS, NodeFigures, Result, StageResult
 
 

@@ -22,8 +22,8 @@ from baton.loadtest.report.text import text_report
 from baton.loadtest.report.write import prepare, with_figures, write_reports
 from baton.loadtest.result import SCHEMA_VERSION, Result, StageResult
 from baton.loadtest.run import build
-from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.beside import CostMeter, progress
+from baton.loadtest.run.build import parse
 from baton.loadtest.run.environment import environment, now, raise_limit, shown
 from baton.loadtest.run.loops import Closed, Loop, warm_up
 from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token, wall_clock_of

@@ -8,7 +8,7 @@ import pytest
 from baton.contracts.http import DISAGGREGATED, LOCAL
 from baton.loadtest.result import Legs, Result
 from baton.loadtest.run import build
-from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.build import parse
 from baton.loadtest.run.command import run
 from baton.loadtest.traffic.trace_replay import CONVERSATION
 from tests.e2e.conftest import Trio

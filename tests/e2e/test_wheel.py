@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, PATH_HEADER
-from baton.deploy.release.build import build
+from baton.deploy.release import build
 from tests.support.installed import Installed, install
 from tests.support.ports import free_port
 

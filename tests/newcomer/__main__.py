@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from baton.contracts.configuration.load import load
-from baton.deploy.ports import taken
+from baton.deploy.serve import taken
 from baton.deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.debian import MachineError
 from tests.newcomer.figures import table, total_s

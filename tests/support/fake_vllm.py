@@ -30,7 +30,7 @@ from baton.contracts.http import (
 from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
+from baton.loadtest.mock_engine.rules import wrong_in_prefill_leg
 from tests.support.described import node_info
 from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body

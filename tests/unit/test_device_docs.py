@@ -17,7 +17,7 @@ from baton.deploy import serve
 from baton.deploy.cli import COMMANDS
 from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.errors import ConnectorConfigError
-from baton.loadtest.run import arguments as arguments_of_run
+from baton.loadtest.run import build
 from baton.node.command import parse, with_passthrough
 from baton.node.roles import node_config
 from baton.node.startup.flags import ranks_of, refuse_owned
@@ -98,7 +98,7 @@ def test_a_command_parses(page: str, arguments: list[str]) -> None:
     elif command == "proxy":
         assert load(_overrides(command_line().parse_args(rest)), {}, None).config.proxy.decode
     elif command == "loadtest":
-        assert not arguments_of_run.conflicts(arguments_of_run.parse(rest[1:], {}))
+        assert not build.conflicts(build.parse(rest[1:], {}))
     else:
         assert command == "config"
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.harness import HostMemory
 from benchmarks.quick import hooks
-from benchmarks.quick.rank import KvShape, PrefillRank, Target
+from benchmarks.quick.hooks import KvShape, PrefillRank, Target
 from tests.support.memory_engine import MemoryFabric
 
 

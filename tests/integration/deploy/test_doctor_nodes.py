@@ -12,9 +12,9 @@ from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH, error_bo
 from baton.contracts.kv_transfer import Role
 from baton.contracts.probe import Pushed, Reached, Receiving, Released
 from baton.contracts.secret import ClusterSecret
-from baton.deploy.doctor import asking
+from baton.deploy.doctor import deployment as asking
 from baton.deploy.doctor.deployment import READY, Targets, examine
-from baton.deploy.doctor.links import Wanted
+from baton.deploy.doctor.fit import Wanted
 from baton.deploy.doctor.report import Examination
 from tests.support.ports import free_port
 from tests.support.serve import serve

@@ -16,7 +16,7 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import STATUS, Record
 from baton.loadtest.result import Result, read_result
 from baton.loadtest.run import build, command
-from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.build import parse
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 from tests.support.ports import free_port

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from baton.deploy.release.build import Built, build, unpack
-from baton.deploy.release.objections import UNRELEASED, objections, version_of
+from baton.deploy.release import UNRELEASED, Built, build, objections, unpack, version_of
 
 pytest.importorskip("hatchling", reason="the build back end comes with requirements/dev.txt")
 

@@ -8,7 +8,7 @@ import pytest
 from baton.contracts.configuration.load import load
 from baton.contracts.secret import read_secret
 from baton.deploy import serve
-from baton.deploy.ports import taken
+from baton.deploy.serve import taken
 from baton.deploy.stack import Surroundings, plan
 from tests.support.ports import free_port
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from baton.contracts.probe import MIB, Order, Place, Push, Pushed, Receive, Receiving
-from baton.deploy.doctor.links import Tried, Wanted, diagnose
+from baton.deploy.doctor.fit import Tried, Wanted, diagnose_links
 from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network, NetworkError
 from tests.unit.deploy.doctor.known import decode, prefill
 
@@ -95,5 +95,5 @@ def test_a_connection_that_is_forgotten_while_idle_is_named(network: Network) ->
             child.communicate(timeout=20)
 
     tried = Tried(prefill=prefill(), decode=decode(), push=pushed, idle_s=5)
-    found = diagnose([tried], Wanted(min_mbit_s=0, max_latency_ms=60_000))
+    found = diagnose_links([tried], Wanted(min_mbit_s=0, max_latency_ms=60_000))
     assert [finding.code for finding in found] == ["idle-gap"]

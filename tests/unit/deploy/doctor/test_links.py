@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.probe import Pushed, Reached
-from baton.deploy.doctor.links import Tried, Wanted, diagnose, rounds
+from baton.deploy.doctor.fit import Tried, Wanted, diagnose_links, rounds
 from tests.unit.deploy.doctor.known import decode, prefill
 
 WANTED = Wanted(min_mbit_s=1000, max_latency_ms=5)
@@ -19,7 +19,7 @@ def tried(**changes: Any) -> Tried:
 
 
 def codes(*pairs: Tried) -> list[str]:
-    return [finding.code for finding in diagnose(pairs, WANTED)]
+    return [finding.code for finding in diagnose_links(pairs, WANTED)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_link_far_below_the_best_is_named_and_a_pause_with_its_length() -> Non
     fast = Pushed(first_s=0.1, latency_s=0.001, bytes_per_s=9 * GIGABIT, after_idle_s=0.001)
     assert codes(tried(push=fast), tried()) == ["slow-link"]
 
-    (finding,) = diagnose([tried(push=Pushed(problem="gone", bytes_per_s=2 * GIGABIT), idle_s=350)], WANTED)
+    (finding,) = diagnose_links([tried(push=Pushed(problem="gone", bytes_per_s=2 * GIGABIT), idle_s=350)], WANTED)
     assert "after 350 s without a byte" in finding.what
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from baton.contracts.probe import Pushed
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.links import Tried
+from baton.deploy.doctor.fit import Tried
 from baton.deploy.doctor.report import Examination, as_json, status, text
 from tests.unit.deploy.doctor.known import VERSIONS, decode, machine, prefill
 

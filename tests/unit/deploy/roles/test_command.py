@@ -12,8 +12,7 @@ from baton.contracts.configuration.schema import RolesConfig
 from baton.contracts.http import error_body
 from baton.deploy.roles import command
 from baton.deploy.roles.command import Controller, addresses
-from baton.deploy.roles.errors import SilentError
-from baton.deploy.roles.fleet import FOLLOWS_S
+from baton.deploy.roles.fleet import FOLLOWS_S, SilentError
 from tests.unit.deploy.roles.test_fleet import seen, state
 
 RULES = RolesConfig(looks=1, cooldown_s=30.0)

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.kv_transfer import Role
-from baton.deploy.roles.errors import SilentError
-from baton.deploy.roles.fleet import FOLLOWS_S, Order, check_whole, differences, members_of, unchanged_s
+from baton.deploy.roles.fleet import FOLLOWS_S, Order, SilentError, check_whole, differences, members_of, unchanged_s
 from baton.proxy.admin.node_views import view
 from baton.proxy.nodes.views import AdminState, NodeView, WorkerView
 from tests.unit.proxy.members import node

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from baton.loadtest.client.stream import AnswerStream, error_words
+from baton.loadtest.client.exchange import AnswerStream, error_words
 from baton.loadtest.measures.record import CUT, ERROR_EVENT
 from tests.support.fake_answers import Asked, events, stream, text_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.evaluate.gsm8k import Question, is_right, last_number, prompt, read_questions, score
+from baton.loadtest.evaluate import Question, is_right, last_number, prompt, read_questions, score
 
 SHOT = Question("1 + 1?", "It is 2.\n#### 2")
 ASKED = Question("2 + 2?", "It is 4.\n#### 4")

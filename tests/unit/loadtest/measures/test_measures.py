@@ -4,8 +4,7 @@ import pytest
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.percentile import percentile, spread
 from baton.loadtest.measures.record import CUT, STATUS, TIMEOUT, Record
-from baton.loadtest.measures.serving import by_second, errors_by_kind, parse_slos, paths, serving
-from baton.loadtest.measures.stable import find_stage, stable
+from baton.loadtest.measures.serving import by_second, errors_by_kind, find_stage, parse_slos, paths, serving, stable
 from tests.unit.loadtest.records import failed, record
 
 SAMPLE = [0.31, 0.02, 0.75, 0.11, 0.99, 0.45, 0.08]

@@ -6,12 +6,12 @@ import pytest
 
 from baton.loadtest.__main__ import main
 from baton.loadtest.errors import UsageError
+from baton.loadtest.plan.calibrate_command import parse_state
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
 from baton.loadtest.plan.command import parser
 from baton.loadtest.plan.demand import demands
-from baton.loadtest.plan.measure import parse_state
 from baton.loadtest.run import build
-from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.build import parse
 from baton.loadtest.run.loops import Open
 from tests.unit.loadtest.plan.made import calibration
 

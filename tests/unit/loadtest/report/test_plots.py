@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from baton.loadtest.report.html import standalone
 from baton.loadtest.report.plots import HEIGHT, WIDTH, Labels, Picture, Scale, Series, line_plot, nice
-from baton.loadtest.report.standalone import standalone
 
 
 @pytest.mark.parametrize(

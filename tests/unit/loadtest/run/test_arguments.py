@@ -1,7 +1,7 @@
 import pytest
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.build import parse
 from baton.loadtest.run.environment import shown
 
 URL = ("--url", "http://a:1")

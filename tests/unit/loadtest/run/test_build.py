@@ -8,7 +8,7 @@ import pytest
 
 from baton.loadtest.errors import UsageError
 from baton.loadtest.run import build
-from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.build import parse
 from baton.loadtest.run.loops import Closed, Open
 
 TRACE = (

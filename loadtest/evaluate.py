@@ -1,12 +1,20 @@
-"""`loadtest eval FILE`, from the arguments to the exit status."""
+"""`loadtest eval FILE`: exact-match accuracy over questions in gsm8k's format, so that others can repeat it.
+
+A line is a question, and an answer that ends with `#### N`. Right is an answer whose last number is N.
+"""
 
 import argparse
 import json
+import math
 import os
+import re
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import uvloop
 
 from baton.loadtest import files, words
@@ -14,12 +22,88 @@ from baton.loadtest.client.exchange import Answered, Exchange
 from baton.loadtest.client.fetch import first_model
 from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError, UsageError
-from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
 from baton.loadtest.measures.serving import errors_by_kind
-from baton.loadtest.run.arguments import key
+from baton.loadtest.run.build import key
 from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.run.loops import ask_each
-from baton.loadtest.traffic.script import Ask, Form
+from baton.loadtest.traffic.script import Ask, Form, Prompt
+
+_NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+", re.ASCII)
+_MARK: Final = "####"
+STOP: Final = ("Question:",)  # where a base model would go on with a question of its own
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One line of a file."""
+
+    question: str
+    answer: str
+
+
+class Score(NamedTuple):
+    """How many answers were right; errors count as wrong."""
+
+    right: int
+    asked: int
+    low: float  # of Wilson's interval
+    high: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.asked
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Read a file. Raises `UsageError`: it cannot be read, or a line is no question with a number for an answer."""
+    found = []
+    for number, line in files.numbered_lines(path):
+        try:
+            question = msgspec.json.decode(line, type=Question)
+        except msgspec.DecodeError as exc:
+            raise UsageError(f"{path}, line {number}: {exc}") from exc
+        if truth(question) is None:
+            raise UsageError(f"{path}, line {number}: the answer does not end with '{_MARK} N'")
+        found.append(question)
+    return found
+
+
+def truth(question: Question) -> Decimal | None:
+    _, mark, behind = question.answer.rpartition(_MARK)
+    return last_number(behind) if mark else None
+
+
+def last_number(text: str) -> Decimal | None:
+    """Return the last number of a text; `1,000`, `$18.00` and `18.` are numbers."""
+    found = _NUMBER.findall(text)
+    try:
+        return Decimal(found[-1].replace(",", "")) if found else None
+    except InvalidOperation:
+        return None
+
+
+def is_right(question: Question, answer: str) -> bool:
+    return last_number(answer.partition(STOP[0])[0]) == truth(question)
+
+
+def prompt(shots: Sequence[Question], question: Question, *, chat: bool) -> Prompt:
+    if chat:
+        examples = [
+            message
+            for shot in shots
+            for message in ({"role": "user", "content": shot.question}, {"role": "assistant", "content": shot.answer})
+        ]
+        return [*examples, {"role": "user", "content": question.question}]
+    worked = "".join(f"Question: {shot.question}\nAnswer: {shot.answer}\n\n" for shot in shots)
+    return f"{worked}Question: {question.question}\nAnswer:"
+
+
+def score(right: int, asked: int) -> Score:
+    """Return the score with Wilson's interval at 95 %, which holds near 0 and 1 too."""
+    z = NormalDist().inv_cdf(0.975)
+    share, scale = right / asked, 1 + z * z / asked
+    middle = (share + z * z / (2 * asked)) / scale
+    half = z * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked)) / scale
+    return Score(right, asked, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def parser() -> words.Parser:
