@@ -66,11 +66,13 @@ def command_line() -> argparse.ArgumentParser:
     add("add", _add_node, "make a node a member, or give a drained or removed one work again", "role", "node_url")
     add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
     drained = "give a node no more work; its requests go on and it stays a member"
-    add("drain", partial(_set_draining, draining=True), drained, "node_url")
-    evacuated = add("evacuate", _evacuate, "have a decode node's streams go on on others", "node_url")
+    add("drain", partial(_order, path="drain", draining=True), drained, "node_url")
+    evacuate = partial(_order, path="evacuate", also="drain")
+    evacuated = add("evacuate", evacuate, "have a decode node's streams go on on others", "node_url")
     evacuated.add_argument("--drain", action="store_true", help="and give it no more work")
-    add("role", _change_role, "have a node with transfer.both_ways serve in the other role", "role", "node_url")
-    add("undrain", partial(_set_draining, draining=False), "give a drained node work again", "node_url")
+    role = partial(_order, path="role", also="role")
+    add("role", role, "have a node with transfer.both_ways serve in the other role", "role", "node_url")
+    add("undrain", partial(_order, path="drain", draining=False), "give a drained node work again", "node_url")
     for name, purpose, path, names in (
         ("load-adapter", "load a LoRA adapter on the nodes", "/v1/load_lora_adapter", ("name", "path")),
         ("unload-adapter", "unload a LoRA adapter", "/v1/unload_lora_adapter", ("name",)),
@@ -137,19 +139,10 @@ def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
     _print_table(_ask(client, "DELETE", "/admin/nodes", params={"url": options.node_url})["nodes"])
 
 
-def _set_draining(client: httpx.Client, options: argparse.Namespace, *, draining: bool) -> None:
-    order = {"url": options.node_url, "draining": draining}
-    _print_table(_ask(client, "POST", "/admin/nodes/drain", json=order)["nodes"])
-
-
-def _evacuate(client: httpx.Client, options: argparse.Namespace) -> None:
-    order = {"url": options.node_url, "drain": options.drain}
-    _print_table(_ask(client, "POST", "/admin/nodes/evacuate", json=order)["nodes"])
-
-
-def _change_role(client: httpx.Client, options: argparse.Namespace) -> None:
-    order = {"url": options.node_url, "role": options.role}
-    _print_table(_ask(client, "POST", "/admin/nodes/role", json=order)["nodes"])
+def _order(client: httpx.Client, options: argparse.Namespace, *, path: str, also: str = "", **fixed: bool) -> None:
+    """Order something of a node; `also`: what the command line says besides its URL."""
+    order = {"url": options.node_url, **fixed} | ({also: getattr(options, also)} if also else {})
+    _print_table(_ask(client, "POST", f"/admin/nodes/{path}", json=order)["nodes"])
 
 
 def _change_adapter(client: httpx.Client, options: argparse.Namespace, *, path: str) -> None:

@@ -1,12 +1,44 @@
-"""What the command lines share: a parser whose errors are one line, and the kinds of numbers they take."""
+"""What the command lines share: commands of a program, a parser whose errors are one line, and the kinds of numbers they take."""
 
 import argparse
+import importlib
 import math
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from baton.loadtest.errors import UsageError
+
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+def run_command(
+    program: str, commands: Mapping[str, tuple[str, str]], command: str, argv: Sequence[str], *, broken_pipe: int
+) -> int:
+    """Run one of a program's commands and return its exit status; its module is imported only then.
+
+    `commands`: by name, a module with `main(argv) -> int` and what it does.
+    """
+    if command not in commands:
+        asked = command in ("-h", "--help", "help")
+        if command and not asked:
+            print(f"{program}: there is no command {command!r}\n", file=sys.stderr)
+        width, out = max(map(len, commands)), sys.stdout if asked else sys.stderr
+        print(f"usage: {program} COMMAND …   (`{program} COMMAND --help` tells more)\n", file=out)
+        print("\n".join(f"  {name:<{width}} {purpose}" for name, (_, purpose) in commands.items()), file=out)
+        return 0 if asked else EXIT_USAGE
+    try:
+        status: int = importlib.import_module(commands[command][0]).main(argv)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough; Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return broken_pipe
+    return status
 
 
 class Parser(argparse.ArgumentParser):

@@ -148,13 +148,9 @@ class Processes:
 
 
 @asynccontextmanager
-async def processes(
-    forkserver: ForkServer, folder: Path, *, timeout_s: float, force_close: bool = False
-) -> AsyncIterator[Processes]:
-    """Yield what starts processes, with a session to ask them; `force_close`: a connection for each request."""
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
-    connector = aiohttp.TCPConnector(force_close=force_close)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
+async def processes(forkserver: ForkServer, folder: Path, *, timeout_s: float) -> AsyncIterator[Processes]:
+    """Yield what starts processes, with a session to ask them."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as http:
         made = Processes(forkserver, folder, http)
         try:
             yield made

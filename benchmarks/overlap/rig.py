@@ -194,12 +194,7 @@ class Rig:
 
 @asynccontextmanager
 async def put_up(
-    network: Network,
-    forkserver: ForkServer,
-    folder: Path,
-    *,
-    pinned: bool = True,
-    request_timeout_s: float,
+    network: Network, forkserver: ForkServer, folder: Path, *, pinned: bool = True, request_timeout_s: float
 ) -> AsyncIterator[Rig]:
     async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
         yield Rig(network, Servers(network, made, folder, pinned=pinned), made, folder)

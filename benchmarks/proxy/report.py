@@ -4,30 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from benchmarks.harness import Spread, markdown_table
-from benchmarks.proxy.figures import (
-    ADDED,
-    ASGI,
-    BATON,
-    CHUNK,
-    HTTPX,
-    METRICS,
-    REQUEST,
-    STARTS,
-    TARGETS,
-    Metric,
-    Sample,
-    Verdict,
-    over_rounds,
-    ratio,
-    verdict_of,
-)
+from benchmarks.harness import markdown_table
+from benchmarks.proxy import figures
+from benchmarks.proxy.figures import ASGI, BATON, METRICS, Metric, Sample, Verdict
 from benchmarks.proxy.session import Result
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import Missing, Subject
 from benchmarks.usage import Memory
 
-_COMPARED: Final = (REQUEST, CHUNK, ADDED, STARTS)
+_COMPARED: Final = (figures.REQUEST, figures.CHUNK, figures.ADDED, figures.STARTS)
 _MIB: Final = 1 << 20
 
 
@@ -51,7 +36,7 @@ def markdown(
     plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
 ) -> str:
     parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
-    parts += [_ratios(result, other) for other in (ASGI, HTTPX) if other in result.samples]
+    parts += [_ratios(result, other) for other in (ASGI, figures.HTTPX) if other in result.samples]
     if verdicts := _judged(result):
         rows = [list(_verdict(verdict)) for verdict in verdicts]
         parts.append("Against the targets:\n\n" + markdown_table(["target", "seen", "met"], rows))
@@ -59,7 +44,7 @@ def markdown(
 
 
 def _judged(result: Result) -> list[Verdict]:
-    return [verdict_of(target, result.samples) for target in TARGETS] if BATON in result.samples else []
+    return [figures.verdict_of(target, result.samples) for target in figures.TARGETS] if BATON in result.samples else []
 
 
 def _opening(
@@ -94,7 +79,7 @@ def _opening(
 def _figures(result: Result) -> str:
     head = ["proxy", *(f"{metric.name}, {metric.unit}" for metric in METRICS), "RSS, MiB", "PSS, MiB"]
     rows = [
-        [name, *(_spread(metric, over_rounds(metric, samples)) for metric in METRICS), *_memory(result.memory[name])]
+        [name, *(_spread(metric, samples) for metric in METRICS), *_memory(result.memory[name])]
         for name, samples in result.samples.items()
     ]
     return markdown_table(head, rows)
@@ -103,7 +88,7 @@ def _figures(result: Result) -> str:
 def _ratios(result: Result, other: str) -> str:
     base = result.samples[other]
     rows = [
-        [name, *(ratio(metric, samples, base).text() for metric in _COMPARED)]
+        [name, *(figures.ratio(metric, samples, base).text() for metric in _COMPARED)]
         for name, samples in result.samples.items()
         if name != other
     ]
@@ -125,13 +110,14 @@ def _memory(memory: Memory) -> tuple[str, str]:
     return f"{memory.rss_bytes / _MIB:.0f}", f"{memory.pss_bytes / _MIB:.0f}"
 
 
-def _spread(metric: Metric, found: Spread) -> str:
+def _spread(metric: Metric, samples: Sequence[Sample]) -> str:
+    found = figures.over_rounds(metric, samples)
     digits = 2 if metric.unit == "×" else 1 if found.median < 100 else 0
     return found.text(digits)
 
 
 def _plain_figures(samples: Sequence[Sample]) -> dict[str, Any]:
-    return {metric.name: {"unit": metric.unit, **over_rounds(metric, samples)._asdict()} for metric in METRICS}
+    return {metric.name: {"unit": metric.unit, **figures.over_rounds(metric, samples)._asdict()} for metric in METRICS}
 
 
 def _plain_verdict(verdict: Verdict) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -12,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from baton.loadtest.errors import UsageError
 from baton.loadtest.run.environment import environment, now
+from benchmarks import harness
 from benchmarks.harness import FAILURES, Spread, workplace
 from benchmarks.proxy import session
 from benchmarks.proxy.figures import ASGI, BATON, CHUNK, REQUEST
@@ -67,17 +68,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    return harness.run("bench-quick", lambda: _measure(arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> int:
     if arguments.write_baseline and set(arguments.parts) != set(PARTS):
-        print("bench-quick: a baseline holds all parts: --write-baseline does not go with --parts", file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+        raise UsageError("a baseline holds all parts: --write-baseline does not go with --parts")
     samples: list[Sample] = []
     began, meter = time.monotonic(), OtherCpu(os.getpid())
-    meter.restart()
-    try:
-        failed = [reason for name in arguments.parts for reason in _take(name, samples)]
-    except KeyboardInterrupt:
-        return 130
+    failed = [reason for name in arguments.parts for reason in _take(name, samples)]
     found, other_cores = figures(samples), meter.other_cores()
     _show(arguments, found)
     print(f"\n{time.monotonic() - began:.0f} s; other processes used {other_cores:.2f} cores")

@@ -15,12 +15,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from baton.deploy.forkserver import ForkServer
+from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
 from benchmarks.harness import HostMemory
 from benchmarks.overlap.processes import Place, processes
 from benchmarks.quick import hooks
-from benchmarks.quick.hooks import KvShape, Target
+from benchmarks.quick.hooks import KvShape, PrefillRank, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
@@ -83,7 +84,13 @@ def in_child(target: Sequence[str | int], out: str) -> None:
     memory = HostMemory(hooks.SHAPE.total_bytes)
     plans, samples = _plans(), []
     with tempfile.TemporaryDirectory() as folder:
-        rank = hooks.start_rank(memory, Target(str(target[0]), int(target[1])), Path(folder))
+        rank = PrefillRank(
+            shape=hooks.SHAPE,
+            address=memory.address,
+            engines=MooncakeFactory(host=_PLACE.data_host),
+            target=Target(str(target[0]), int(target[1])),
+            folder=Path(folder),
+        )
         cases = [hooks.Case(requests, rank) for requests in REQUESTS]
         for number in range(ROUNDS + 1):
             found = list(_round(plans, cases))

@@ -25,7 +25,6 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.engine.base import EngineFactory
-from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt, Step
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.regions import Region
@@ -35,7 +34,7 @@ from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM
-from benchmarks.harness import HostMemory
+from benchmarks.harness import BenchError
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0
@@ -51,10 +50,6 @@ _FINGERPRINT: Final = Fingerprint(
     attention="a",
     block_size_tokens=BLOCK_TOKENS,
 )
-
-
-class RankError(Exception):
-    """A transfer did not end in a commit; the message says what the worker saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +124,7 @@ class PrefillRank:
             layer_sync="event", peer_timeout_s=3600.0, transfer_timeout_s=3600.0, orphan_timeout_s=3600.0
         )
         self.worker = PrefillWorker(
-            config=ConnectorConfig(
-                runtime_dir=folder,
-                secret_file=folder / "secret",
-                weights="w",
-                transfer=patient,
-            ),
+            config=ConnectorConfig(runtime_dir=folder, secret_file=folder / "secret", weights="w", transfer=patient),
             secret=ClusterSecret(os.urandom(32)),
             introduction=RankDescriptor("P", "prefill", Rank(), _FINGERPRINT, caches),
             engines=engines,
@@ -163,20 +153,15 @@ class PrefillRank:
             ),
         )
 
-    @property
-    def committed(self) -> int:
-        committed: int = self.worker.snapshot()["totals"]["committed"]
-        return committed
-
     def wait_for_commits(self, count: int) -> dict[str, Any]:
-        """Wait for so many commits; return the worker's snapshot. Raises `RankError`: one failed, or is late."""
+        """Wait for so many commits; return the worker's snapshot. Raises `BenchError`: one failed, or is late."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             snapshot = self.worker.snapshot()
             if snapshot["totals"]["committed"] >= count:
                 return snapshot
             if snapshot["failures"] or time.monotonic() > give_up:
-                raise RankError(f"{snapshot['totals']['committed']} of {count} transfers: {snapshot}")
+                raise BenchError(f"{snapshot['totals']['committed']} of {count} transfers: {snapshot}")
             time.sleep(POLL_S)
 
     def _say(self, receiver: int, body: Body) -> None:
@@ -198,7 +183,8 @@ class Case:
         self.requests = requests
         self.hooks_s: list[float] = []  # both hooks of a layer, one sample per layer
         self._rank = rank
-        self._connector = facade(rank.worker)
+        self._connector = BatonConnector.__new__(BatonConnector)  # the constructor asks for all of vLLM's configuration
+        self._connector._worker = WorkerSides("prefill", rank.worker, None, pushes_layers=True)
         self._held: list[str] = []  # prompts of the last batch: vLLM asks us whether their blocks may go
         self._batches = 0
 
@@ -210,7 +196,7 @@ class Case:
         for i in range(self.requests):
             ids = range(1 + i * per_request, 1 + (i + 1) * per_request)  # block 0 is vLLM's null block
             prompts.append(PlayedTransfer(f"{self.requests}-{self._batches}-{i}", ids, ids))
-        committed = self._rank.committed
+        committed = self._rank.worker.snapshot()["totals"]["committed"]
         for prompt in prompts:
             self._rank.reserve(prompt)
         time.sleep(PAUSE_S)
@@ -232,18 +218,6 @@ class Case:
             self.hooks_s.append(waited - before + clock() - computed)
         connector.wait_for_save()
         connector.get_transfer_results(set())
-
-
-def facade(worker: Any) -> BatonConnector:
-    """Return vLLM's view of a worker; the constructor would ask for all of vLLM's configuration."""
-    made = BatonConnector.__new__(BatonConnector)
-    made._worker = WorkerSides("prefill", worker, None, pushes_layers=True)
-    return made
-
-
-def start_rank(memory: HostMemory, target: Target, folder: Path) -> PrefillRank:
-    engines = MooncakeFactory(host="127.0.0.1")
-    return PrefillRank(shape=SHAPE, address=memory.address, engines=engines, target=target, folder=folder)
 
 
 def _step(prompts: Sequence[PlayedTransfer], index: int, blocks: int, holds: Sequence[str]) -> PrefillStep:

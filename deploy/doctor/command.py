@@ -61,25 +61,18 @@ def _parser() -> argparse.ArgumentParser:
         "--prefill and --decode: in a running deployment, each pair of nodes included; serving goes on.",
         epilog="Exit status: 0 nothing is wrong, 1 something is, 2 the command line is.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
-    parser.add_argument("--role", choices=("prefill", "decode", "proxy"), help="what is to run on this machine")
-    parser.add_argument("--proxy", default="", metavar="URL", help="look at all nodes of this proxy")
-    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="look at these prefill nodes")
-    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="look at these decode nodes")
-    parser.add_argument(
-        "--secret-file", type=Path, metavar="FILE", help="the cluster secret; default: the configuration's"
-    )
-    parser.add_argument(
-        "--min-mbit-s", type=float, default=MIN_MBIT_S, metavar="N", help="wanted of each pair (%(default)g)"
-    )
-    parser.add_argument(
-        "--max-latency-ms", type=float, default=MAX_LATENCY_MS, metavar="N", help="of a small push (%(default)g)"
-    )
-    parser.add_argument(
-        "--idle-gap", type=_pause, default=IDLE_GAP_S, metavar="S", help="pause before another push (%(default)g s)"
-    )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--strict", action="store_true", help="warnings count as well")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
+    add("--role", choices=("prefill", "decode", "proxy"), help="what is to run on this machine")
+    add("--proxy", default="", metavar="URL", help="look at all nodes of this proxy")
+    add("--prefill", nargs="+", default=[], metavar="URL", help="look at these prefill nodes")
+    add("--decode", nargs="+", default=[], metavar="URL", help="look at these decode nodes")
+    add("--secret-file", type=Path, metavar="FILE", help="the cluster secret; default: the configuration's")
+    add("--min-mbit-s", type=float, default=MIN_MBIT_S, metavar="N", help="wanted of each pair (%(default)g)")
+    add("--max-latency-ms", type=float, default=MAX_LATENCY_MS, metavar="N", help="of a small push (%(default)g)")
+    add("--idle-gap", type=_pause, default=IDLE_GAP_S, metavar="S", help="pause before another push (%(default)g s)")
+    add("--json", action="store_true", help="for programs")
+    add("--strict", action="store_true", help="warnings count as well")
     return parser
 
 

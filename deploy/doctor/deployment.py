@@ -13,22 +13,11 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
+from baton.contracts import probe
 from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import NodeInfo
-from baton.contracts.probe import (
-    ANSWERS,
-    Dial,
-    Greet,
-    Machine,
-    Push,
-    Pushed,
-    Question,
-    Reached,
-    Receive,
-    Receiving,
-    Release,
-)
+from baton.contracts.probe import Push, Pushed, Question, Reached, Receiving
 from baton.contracts.secret import ClusterSecret
 from baton.deploy.doctor import fit
 from baton.deploy.doctor.catalogue import Finding
@@ -90,10 +79,10 @@ class ProbeClient:
             raise AskError(f"GET {NODE_PATH} answered {answer.status_code}")
         return _decode(answer, NodeInfo)
 
-    async def machine(self, url: str) -> Machine | None:
+    async def machine(self, url: str) -> probe.Machine | None:
         """Return what a node says of its machine; None if it has no such route. Raises `AskError`: it is silent."""
         try:
-            return await self.get(url + PROBE_PATH, Machine)
+            return await self.get(url + PROBE_PATH, probe.Machine)
         except AskError as exc:
             if exc.unlike is Unlike.SILENT:
                 raise AskError(f"GET {PROBE_PATH}: {exc}", Unlike.SILENT) from exc
@@ -111,7 +100,7 @@ class ProbeClient:
         answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
         if answer.status_code != 200:
             raise AskError(f"{url} did not try it: {_reason(answer)}")
-        kind: Any = ANSWERS[type(question)]
+        kind: Any = probe.ANSWERS[type(question)]
         return _decode(answer, kind)
 
     async def _send(
@@ -253,8 +242,8 @@ async def _tried(client: ProbeClient, nodes: Sequence[Known], findings: list[Fin
 
 async def _try_pair(client: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Tried:
     assert prefill.info is not None  # it is usable
-    dials = [Dial(address=address) for address in control_addresses(prefill.info)]
-    greetings = [Greet(session=session) for session in decode.engines]
+    dials = [probe.Dial(address=address) for address in control_addresses(prefill.info)]
+    greetings = [probe.Greet(session=session) for session in decode.engines]
     control, data = await asyncio.gather(
         _first_problem(client, decode, dials), _first_problem(client, prefill, greetings)
     )
@@ -276,11 +265,11 @@ async def _first_problem(client: ProbeClient, node: Known, questions: Sequence[Q
 
 
 async def _push(client: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Pushed:
-    target: Receiving = await client.ask(decode.url, Receive(seconds=RECEIVE_S + idle_s))
+    target: Receiving = await client.ask(decode.url, probe.Receive(seconds=RECEIVE_S + idle_s))
     try:
         order = Push(session=target.session, address=target.address, size_bytes=target.size_bytes, idle_s=idle_s)
         pushed: Pushed = await client.ask(prefill.url, order)
         return pushed
     finally:
         with suppress(AskError):  # it ends by itself, and says nothing of the push
-            await client.ask(decode.url, Release(session=target.session))
+            await client.ask(decode.url, probe.Release(session=target.session))

@@ -38,7 +38,9 @@ def text(examination: Examination) -> str:
     for finding in sorted(examination.findings, key=lambda each: each.kind.severity == "warning"):
         lines += _told(finding)
     wrong, warnings = examination.count("wrong"), examination.count("warning")
-    lines.append(f"{wrong} wrong, {_plural(warnings, 'warning')}" if examination.findings else "nothing is wrong")
+    lines.append(
+        f"{wrong} wrong, {warnings} warning{'s' * (warnings != 1)}" if examination.findings else "nothing is wrong"
+    )
     return "\n".join(lines)
 
 
@@ -151,7 +153,3 @@ def _pair(tried: Tried) -> dict[str, Any]:
         "idle_s": tried.idle_s,
         "after_idle_ms": push.after_idle_s * 1000 if push and push.after_idle_s is not None else None,
     }
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

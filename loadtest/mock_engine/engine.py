@@ -10,20 +10,10 @@ from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_ID
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
+from baton.loadtest.mock_engine import rules
 from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.rules import (
-    CHAT,
-    COMPLETIONS,
-    SGLANG_ROOM,
-    Asked,
-    Baton,
-    RefusedError,
-    Vllm,
-    describe,
-    relays,
-    understand,
-)
+from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, SGLANG_ROOM, Asked, Baton, RefusedError, Vllm
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.wheel import Due, Ticker
 
@@ -67,7 +57,7 @@ class MockEngine:
         self._ticker = ticker
         self._secret = secret
         self._dialect: Vllm | Baton = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
-        self._info: NodeInfo | None = None if secret is None else describe(settings.role, port)
+        self._info: NodeInfo | None = None if secret is None else rules.describe(settings.role, port)
         self._fault = settings.fault
         self._faults_left = settings.fault.times
         self._running: dict[int, int] = {}  # bytes of the bodies of requests under way, by their answers' identity
@@ -89,7 +79,7 @@ class MockEngine:
         counts = self.counts
         counts.requests += 1
         try:
-            asked = understand(
+            asked = rules.understand(
                 request.path, request.headers.get("content-type", ""), request.body, self._settings.tokens
             )
             is_handed_over = self._dialect.judge(asked, list(request.headers))
@@ -118,14 +108,10 @@ class MockEngine:
             usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
             pieces = chunks(
-                chat=asked.chat,
-                prompt_ids=prompt_ids,
-                usage=usage,
-                event_bytes=settings.chunk_bytes,
-                names=names,
+                chat=asked.chat, prompt_ids=prompt_ids, usage=usage, event_bytes=settings.chunk_bytes, names=names
             )
             tokens, itl_s = asked.tokens, settings.itl_s
-            if relays(asked) and tokens > 1:
+            if rules.relays(asked) and tokens > 1:
                 pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)
                 tokens = 2  # the second is the end of its part
             answer = stream(line, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)

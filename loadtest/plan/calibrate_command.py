@@ -5,8 +5,7 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,16 +19,8 @@ from baton.loadtest.client.fetch import fetch, first_model
 from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.record import Record
-from baton.loadtest.plan import rows
-from baton.loadtest.plan.calibration import (
-    DEFAULT_BATCHED_TOKENS,
-    DEFAULT_SEQUENCES,
-    Calibration,
-    Decode,
-    Link,
-    Prefill,
-    write_calibration,
-)
+from baton.loadtest.plan import calibration, rows
+from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from baton.loadtest.plan.rows import PrefillCell
 from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.text import table_text
@@ -56,11 +47,10 @@ class NodeState(NamedTuple):
 class Pair:
     """A pair that is asked one thing after the other. No prompt comes twice, so no cache helps."""
 
-    def __init__(self, exchange: Exchange, given: argparse.Namespace, say: Callable[[str], None]) -> None:
+    def __init__(self, exchange: Exchange, given: argparse.Namespace) -> None:
         """`given`: what is measured, and how often, in the words of the command line."""
         self._exchange = exchange
         self._given = given
-        self._say = say
         self._runs = 0
 
     @property
@@ -96,12 +86,12 @@ class Pair:
     async def mixed(self, rate_per_s: float) -> list[Record]:
         requests, lengths = 8 * self._given.samples, self.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
-        self._say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
+        _say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
         due_s = arrivals(requests, rate_per_s, seed=self._given.seed + self._runs)
         return await self._load(Open(due_s=due_s), lengths, requests)
 
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
-        self._say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
+        _say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
         return await self._load(Closed(concurrency=users), Lengths(input_tokens=tokens, output_tokens=answer), requests)
 
     async def _load(self, load: Load, lengths: Lengths, requests: int) -> list[Record]:
@@ -116,6 +106,10 @@ class Pair:
                 asked = f"{record.input_tokens} + {record.asked_output_tokens}"
                 raise RunError(f"a request of {asked} tokens failed: {record.error} ({record.detail})")
         return taken.records
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 async def node_state(url: str | None) -> NodeState:
@@ -163,9 +157,9 @@ def parser() -> words.Parser:
     add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
     add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
-    limits("--max-num-batched-tokens", type=words.count, default=DEFAULT_BATCHED_TOKENS, metavar="N")
-    limits("--prefill-max-num-seqs", type=words.count, default=DEFAULT_SEQUENCES, metavar="N")
-    limits("--decode-max-num-seqs", type=words.count, default=DEFAULT_SEQUENCES, metavar="N")
+    limits("--max-num-batched-tokens", type=words.count, default=calibration.DEFAULT_BATCHED_TOKENS, metavar="N")
+    limits("--prefill-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
+    limits("--decode-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
     limits("--prefill-metrics", metavar="URL", help="the prefill node: its KV pool and KV bytes per token are read")
     limits("--decode-metrics", metavar="URL", help="the decode node: its KV pool is read")
     limits("--link-gbit", type=words.above_0, metavar="X", help="bandwidth for KV of each node; else never the limit")
@@ -181,7 +175,7 @@ def main(argv: Sequence[str]) -> int:
     if len(given.prompt_tokens) < 3:
         raise UsageError("--prompt-tokens needs three lengths or more: a line through two fits always")
     found: Calibration = uvloop.run(calibrate(given))
-    write_calibration(found, given.out)
+    calibration.write_calibration(found, given.out)
     print(table_text(calibration_table(found)))
     for name, fit in found.fits.items():
         if fit.mean_error > _POOR:
@@ -192,88 +186,50 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def calibrate(given: argparse.Namespace) -> Calibration:
-    async with calibrating(given) as pair:
-        for _ in range(given.rounds):
-            await pair.measure()
-        return await pair.found()
-
-
-@asynccontextmanager
-async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]:
-    """Prepare to measure a pair round by round. Raises `RunError`: the server is not there."""
+    """Measure everything as often as is asked. Raises `RunError`: an answer failed, or what was measured does not suffice."""
     address = parse_address(given.url)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
     model = given.model or await first_model(address, headers)
     client = Client(address, headers, given.timeout)
     try:
-        exchange = Exchange(client, Form(model=model, chat=False))
-        yield Calibrating(given, exchange, model, await node_state(given.prefill_metrics))
+        pair, before = (
+            Pair(Exchange(client, Form(model=model, chat=False)), given),
+            await node_state(given.prefill_metrics),
+        )
+        prefill, decode = await pair.prefill(), await pair.decode()
+        steps, lengths = rows.calibrate(prefill, decode, await _known(given, before)), pair.mixed_lengths
+        rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
+        mixed = [await pair.mixed(rate_per_s)]
+        for _ in range(given.rounds - 1):
+            prefill += await pair.prefill()
+            decode += await pair.decode()
+            mixed.append(await pair.mixed(rate_per_s))
+        steps = rows.calibrate(prefill, decode, await _known(given, before))
     finally:
         client.close()
+    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
+    return msgspec.structs.replace(rows.with_overheads(steps, mixed), about=about)
 
 
-class _Round(NamedTuple):
-    prefill: Sequence[rows.PrefillCell]
-    decode: Sequence[list[Record]]
-    mixed: list[Record]
-
-
-class Calibrating:
-    """Rounds of the same measurements, and what all of them together say."""
-
-    def __init__(self, given: argparse.Namespace, exchange: Exchange, model: str, before: NodeState) -> None:
-        """`before`: the prefill node as it was."""
-        self._pair = Pair(exchange, given, lambda line: print(line, file=sys.stderr))
-        self._given = given
-        self._model = model
-        self._before = before
-        self._rounds: list[_Round] = []
-        self._rate_per_s = 0.0  # of the open loops
-
-    async def measure(self) -> None:
-        """Measure everything once. Raises `RunError`: an answer failed, or what was measured does not suffice."""
-        prefill, decode = await self._pair.prefill(), await self._pair.decode()
-        if not self._rate_per_s:
-            lengths = self._pair.mixed_lengths
-            steps = rows.calibrate(prefill, decode, await self._known())
-            self._rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
-        self._rounds.append(_Round(prefill, decode, await self._pair.mixed(self._rate_per_s)))
-
-    def forget(self) -> None:
-        """Leave out the last round, which something disturbed; the rate of the open loops as well, if it was the first."""
-        self._rounds.pop()
-        if not self._rounds:
-            self._rate_per_s = 0.0
-
-    async def found(self) -> Calibration:
-        prefill = [cell for one in self._rounds for cell in one.prefill]
-        decode = [records for one in self._rounds for records in one.decode]
-        steps = rows.calibrate(prefill, decode, await self._known())
-        given = self._given
-        about = {"when": now(), "model": self._model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
-        return msgspec.structs.replace(rows.with_overheads(steps, [one.mixed for one in self._rounds]), about=about)
-
-    async def _known(self) -> rows.Known:
-        given, before = self._given, self._before
-        after, decode = await node_state(given.prefill_metrics), await node_state(given.decode_metrics)
-        tokens = after.prompt_tokens - before.prompt_tokens
-        return rows.Known(
-            prefill=Prefill(
-                step_s=0.0,
-                token_s=0.0,
-                max_num_batched_tokens=given.max_num_batched_tokens,
-                max_num_seqs=given.prefill_max_num_seqs,
-                kv_tokens=after.kv_tokens,
-            ),
-            decode=Decode(
-                step_s=0.0, sequence_s=0.0, max_num_seqs=given.decode_max_num_seqs, kv_tokens=decode.kv_tokens
-            ),
-            link=Link(
-                gbit_s=given.link_gbit or 0.0,
-                kv_bytes_per_token=(after.pushed_bytes - before.pushed_bytes) / tokens if tokens else 0.0,
-                layers=given.layers,
-            ),
-        )
+async def _known(given: argparse.Namespace, before: NodeState) -> rows.Known:
+    """Return what is not measured; `before`: the prefill node as it was."""
+    after, decode = await node_state(given.prefill_metrics), await node_state(given.decode_metrics)
+    tokens = after.prompt_tokens - before.prompt_tokens
+    return rows.Known(
+        prefill=Prefill(
+            step_s=0.0,
+            token_s=0.0,
+            max_num_batched_tokens=given.max_num_batched_tokens,
+            max_num_seqs=given.prefill_max_num_seqs,
+            kv_tokens=after.kv_tokens,
+        ),
+        decode=Decode(step_s=0.0, sequence_s=0.0, max_num_seqs=given.decode_max_num_seqs, kv_tokens=decode.kv_tokens),
+        link=Link(
+            gbit_s=given.link_gbit or 0.0,
+            kv_bytes_per_token=(after.pushed_bytes - before.pushed_bytes) / tokens if tokens else 0.0,
+            layers=given.layers,
+        ),
+    )
 
 
 def _counts(text: str) -> list[int]:

@@ -1,24 +1,95 @@
-"""`loadtest plan`, from the arguments to the exit status."""
+"""`loadtest plan`, from the arguments to the exit status.
+
+decode
+  │  x              x: the fewest decode nodes for so many prefill nodes
+  │  x x            A staircase, since more on one side never needs more on the other. Its ends are found with plenty
+  │      x          on the other side; from one end it is walked to the other, unless no cheaper pair can follow.
+  │        x x x
+  └──────────────── prefill
+"""
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from baton.loadtest import files, words
-from baton.loadtest.errors import UsageError
+from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.serving import is_good, parse_slos
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
-from baton.loadtest.plan.search import Prices, cheapest, neighbours
 from baton.loadtest.plan.simulate import Shape, simulate
 from baton.loadtest.plan.tables import Prediction, as_plain, predict, predictions_table
 from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run import build
 from baton.loadtest.run.build import add_dataset, add_load, add_trace, conflicts
+
+STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
+
+Share = Callable[[Shape], float]  # of requests that kept every promise
+
+
+class Prices(NamedTuple):
+    """What a node costs."""
+
+    prefill: float = 1.0
+    decode: float = 1.0
+
+    def of(self, shape: Shape) -> float:
+        return self.prefill * shape.prefill + self.decode * shape.decode
+
+
+EQUAL: Final = Prices()
+
+
+def cheapest(share: Share, *, target: float, most: int, prices: Prices = EQUAL) -> Shape:
+    """Return the cheapest shape, at most `most` nodes a side, that keeps `target`. Raises `RunError`: there is none."""
+
+    def enough(prefill: int, decode: int) -> bool:
+        return share(Shape(prefill, decode)) >= target
+
+    if not enough(most, most):
+        kept = share(Shape(most, most))
+        raise RunError(f"even {most} prefill and {most} decode nodes keep the SLOs of {kept:.1%} of the requests only")
+    prefill = _least(lambda n: enough(n, most), 1, most)
+    least_decode = _least(lambda n: enough(most, n), 1, most)
+    decode = _least(partial(enough, prefill), least_decode, most)
+    best = Shape(prefill, decode)
+    stride = max(1, prefill // STRIDES)
+    while decode > least_decode and prefill < most:
+        prefill = min(prefill + stride, most)
+        if prices.of(Shape(prefill, least_decode)) >= prices.of(best):
+            break
+        decode = _least(partial(enough, prefill), least_decode, decode)
+        best = min(best, Shape(prefill, decode), key=prices.of)
+    fewer = _least(lambda n: enough(n, best.decode), max(1, best.prefill - stride), best.prefill)
+    return Shape(fewer, best.decode)
+
+
+def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the least number from `low` to `high` that is enough, given that `high` is; looks at the low end first."""
+    step = 1
+    while low < high:
+        at = min(low + step - 1, (low + high) // 2)
+        if enough(at):
+            high = at
+        else:
+            low, step = at + 1, step * 2
+    return low
+
+
+def neighbours(shape: Shape, most: int) -> list[Shape]:
+    by_prefill, by_decode = max(1, shape.prefill // 10), max(1, shape.decode // 10)
+    around = [
+        Shape(prefill, decode)
+        for prefill in (shape.prefill - by_prefill, shape.prefill, shape.prefill + by_prefill)
+        for decode in (shape.decode - by_decode, shape.decode, shape.decode + by_decode)
+    ]
+    return [one for one in around if min(one) >= 1 and max(one) <= most]
+
 
 SCHEMA_VERSION: Final = 1
 TARGET: Final = 0.9

@@ -7,8 +7,8 @@ from baton.loadtest.errors import UsageError
 from baton.loadtest.run import build
 from baton.loadtest.run.loops import Open
 from baton.loadtest.traffic.made_up import SharedPrefix
+from baton.loadtest.traffic.recorded import TraceReplay, output_tokens, pieces
 from baton.loadtest.traffic.script import Source
-from baton.loadtest.traffic.trace_replay import TraceReplay, output_tokens, pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,10 +77,7 @@ def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
     total = sum((value - mean) ** 2 for value in measured)
     errors = [abs(a - b) / b for a, b in zip(fitted, measured, strict=True)]
     return Fit(
-        rows=len(rows),
-        r_squared=1 - rest / total if total else 1.0,
-        mean_error=fmean(errors),
-        worst_error=max(errors),
+        rows=len(rows), r_squared=1 - rest / total if total else 1.0, mean_error=fmean(errors), worst_error=max(errors)
     )
 
 

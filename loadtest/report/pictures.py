@@ -12,21 +12,8 @@ from typing import Final, NamedTuple
 from baton.loadtest.measures.percentile import percentile
 from baton.loadtest.measures.record import Record
 from baton.loadtest.measures.serving import by_second
-from baton.loadtest.report.plots import (
-    BOTTOM,
-    LEFT,
-    TOP,
-    Axes,
-    Labels,
-    Picture,
-    Scale,
-    Series,
-    box_key,
-    frame,
-    line_plot,
-    nice,
-    svg,
-)
+from baton.loadtest.report import plots
+from baton.loadtest.report.plots import Axes, Labels, Picture, Scale, Series
 from baton.loadtest.report.tables import TITLES, figures
 from baton.loadtest.result import Result, StageResult
 
@@ -36,7 +23,7 @@ LEAST: Final = 60.0  # height of one
 
 
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
-    plots = []
+    found = []
     for name, (short, title) in TITLES.items():
         series = [
             Series(label, cdf([each for record in stage.records if record.ok for each in record.latencies_s(name)]))
@@ -49,8 +36,8 @@ def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
             x=f"{short} (ms)",
             y="share of values",
         )
-        plots.append(line_plot(labels, [line for line in series if line.points]))
-    return plots
+        found.append(plots.line_plot(labels, [line for line in series if line.points]))
+    return found
 
 
 def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -72,14 +59,14 @@ def over_time(stage: StageResult, name: str) -> Picture:
         x="seconds",
         y="tokens per second",
     )
-    return line_plot(labels, [Series("tokens", list(enumerate(map(float, tokens))))] if tokens else [])
+    return plots.line_plot(labels, [Series("tokens", list(enumerate(map(float, tokens))))] if tokens else [])
 
 
 def timeline(stage: StageResult, name: str) -> Picture:
     shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
     tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
-    height = TOP + BOTTOM + max(tall * len(shown), LEAST)
-    axes = Axes(Scale(nice(max((record.ended_s for record in shown), default=1.0))), Scale(1.0))
+    height = plots.TOP + plots.BOTTOM + max(tall * len(shown), LEAST)
+    axes = Axes(Scale(plots.nice(max((record.ended_s for record in shown), default=1.0))), Scale(1.0))
     labels = Labels(
         name=name,
         title=f"Requests over time, {stage.label}",
@@ -88,7 +75,7 @@ def timeline(stage: StageResult, name: str) -> Picture:
         x="seconds since the stage began",
         y=f"{len(shown)} requests, a line each" + f", of {len(stage.records)}" * (len(stage.records) > len(shown)),
     )
-    bars = [_bar(axes, record, TOP + at * tall, tall) for at, record in enumerate(shown)]
+    bars = [_bar(axes, record, plots.TOP + at * tall, tall) for at, record in enumerate(shown)]
     kinds = (
         ("queue", "waiting in line"),
         ("first", "until the first token"),
@@ -96,8 +83,9 @@ def timeline(stage: StageResult, name: str) -> Picture:
         ("failed", "failed"),
     )
     drawn = "".join(bars)
-    keys = [box_key(css, text) for css, text in kinds if f'class="{css}"' in drawn]
-    return Picture(labels.title, keys, svg(labels, [frame(axes, labels, height, y_ticks=False), drawn], height))
+    keys = [plots.box_key(css, text) for css, text in kinds if f'class="{css}"' in drawn]
+    drawing = plots.svg(labels, [plots.frame(axes, labels, height, y_ticks=False), drawn], height)
+    return Picture(labels.title, keys, drawing)
 
 
 def bar(axes: Axes, css: str, between_s: tuple[float, float], y: float, tall: float) -> str:
@@ -128,7 +116,7 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
 
     Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto fronts.
     """
-    plots = []
+    found = []
     for name in ("ttft", "tpot"):
         short, title = TITLES[name]
         series = []
@@ -146,8 +134,8 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
             x="output tokens per second",
             y=f"{short} (ms)",
         )
-        plots.append(line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
-    return plots
+        found.append(plots.line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
+    return found
 
 
 LEG_ROWS: Final = 20
@@ -179,8 +167,8 @@ def legs_picture(stage: StageResult, name: str) -> Picture:
     told = {each.transfer_id: each.spans for each in stage.legs}
     known = [record for record in stage.records if record.ttft_s is not None and record.transfer_id in told]
     shown = chosen(sorted(known, key=_ttft_s), LEG_ROWS)
-    height = TOP + BOTTOM + max(_ROW * len(shown), LEAST)
-    axes = Axes(Scale(nice(1000 * _AFTER * max(map(_ttft_s, shown), default=1.0))), Scale(1.0))
+    height = plots.TOP + plots.BOTTOM + max(_ROW * len(shown), LEAST)
+    axes = Axes(Scale(plots.nice(1000 * _AFTER * max(map(_ttft_s, shown), default=1.0))), Scale(1.0))
     title = f"Legs and pushes, {stage.label}"
     labels = Labels(
         name=name,
@@ -190,9 +178,9 @@ def legs_picture(stage: StageResult, name: str) -> Picture:
         x="ms since the request was sent",
         y=f"{len(shown)} of {len(known)} requests, from the fastest first token to the slowest",
     )
-    rows = [_row(axes, record, told[record.transfer_id], TOP + at * _ROW) for at, record in enumerate(shown)]
-    keys = [box_key(css, text) for css, text in KEYS]
-    drawing = svg(labels, [frame(axes, labels, height, y_ticks=False), *rows], height)
+    rows = [_row(axes, record, told[record.transfer_id], plots.TOP + at * _ROW) for at, record in enumerate(shown)]
+    keys = [plots.box_key(css, text) for css, text in KEYS]
+    drawing = plots.svg(labels, [plots.frame(axes, labels, height, y_ticks=False), *rows], height)
     return Picture(title, keys, drawing, f"{_NOTE} {stage.legs_note}".strip())
 
 
@@ -227,7 +215,7 @@ def _row(axes: Axes, record: Record, spans: Mapping[str, tuple[float, float]], y
         if began_s * 1000 < axes.across.most:
             parts.append(bar(axes, kind, (began_s * 1000, ended_s * 1000), y + down, tall))
     said = f"request {record.index}: TTFT {_ttft_s(record) * 1000:.1f} ms, {record.input_tokens} prompt tokens"
-    label = f'<text class="row" x="{LEFT - 6}" y="{y + 13:.0f}" text-anchor="end">{record.index}</text>'
+    label = f'<text class="row" x="{plots.LEFT - 6}" y="{y + 13:.0f}" text-anchor="end">{record.index}</text>'
     return f"<g><title>{escape(said)}</title>{label}{''.join(parts)}</g>"
 
 

@@ -17,9 +17,8 @@ from baton.loadtest.measures.serving import parse_slos
 from baton.loadtest.run.loops import Closed, Limits, Load, Open
 from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
-from baton.loadtest.traffic.prompt_file import PromptFile, read_prompts
+from baton.loadtest.traffic.recorded import NO_LIMIT, PromptFile, Scale, TraceReplay, read_prompts, read_trace
 from baton.loadtest.traffic.script import Source
-from baton.loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay, read_trace
 
 DATASETS: Final = ("random", "shared-prefix", "multi-turn")
 REQUESTS: Final = 100  # unless the command line, or a file's length, says otherwise

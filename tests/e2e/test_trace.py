@@ -10,7 +10,7 @@ from baton.loadtest.result import Legs, Result
 from baton.loadtest.run import build
 from baton.loadtest.run.build import parse
 from baton.loadtest.run.command import run
-from baton.loadtest.traffic.trace_replay import CONVERSATION
+from baton.loadtest.traffic.recorded import CONVERSATION
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle

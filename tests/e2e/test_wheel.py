@@ -125,7 +125,7 @@ def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Pa
     port, prefill, decode = free_port(), free_port(), free_port()
     bases = {"BATON_SERVE_PREFILL_BASE_PORT": str(prefill), "BATON_SERVE_DECODE_BASE_PORT": str(decode)}
     url = f"http://127.0.0.1:{port}"
-    find_trace = "from baton.loadtest.traffic.trace_replay import CONVERSATION; print(CONVERSATION)"
+    find_trace = "from baton.loadtest.traffic.recorded import CONVERSATION; print(CONVERSATION)"
     trace = run(installed, empty, "python", "-c", find_trace).strip()
     load = ["--trace", trace, "--requests", "2", "--time-scale", "0.001", "--max-input", "64", "--max-output", "4"]
     with running(installed, empty, "serve", "--port", str(port), environ=bases) as stack:

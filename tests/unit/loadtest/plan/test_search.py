@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from baton.loadtest.errors import RunError
-from baton.loadtest.plan.search import Prices, cheapest, neighbours
+from baton.loadtest.plan.command import Prices, cheapest, neighbours
 from baton.loadtest.plan.simulate import Shape
 
 

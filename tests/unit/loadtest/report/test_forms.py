@@ -6,8 +6,8 @@ import pytest
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.record import STATUS
 from baton.loadtest.report.text import markdown_report, text_report
-from baton.loadtest.report.write import prepare, with_figures, write_reports
 from baton.loadtest.result import read_result
+from baton.loadtest.run.command import prepare, with_figures, write_reports
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
 

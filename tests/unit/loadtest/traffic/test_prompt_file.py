@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.traffic.prompt_file import read_prompts
+from baton.loadtest.traffic.recorded import read_prompts
 
 BODY = {"model": "theirs", "prompt": "p", "max_tokens": 7, "stream": False, "top_p": 0.5}
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.traffic.trace_replay import (
+from baton.loadtest.traffic.recorded import (
     CONVERSATION,
     Scale,
     TracedRequest,
