@@ -101,8 +101,17 @@ class ForkServer:
         command = [sys.executable, "-m", "baton.deploy.zygote", str(theirs.fileno()), self._prepare]
         environ = dict(os.environ if self._environ is None else self._environ)
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environ.get("PYTHONPATH"))))
-        with theirs:
-            self._process = _start(command, environ, self._log, theirs.fileno())
+        with theirs, ExitStack() as stack:
+            output = stack.enter_context(self._log.open("ab")) if self._log else None
+            self._process = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C at a terminal is for the controlling process to handle
+            )
         self._reader = threading.Thread(target=self._read_events, name="forkserver", daemon=True)
         self._reader.start()
 
@@ -220,20 +229,6 @@ class ForkServer:
                     self._children[event["pid"]] = Child(self, event["pid"])
                 self._replies[event["id"]] = event
             self._state.notify_all()
-
-
-def _start(command: list[str], environ: dict[str, str], log: Path | None, control_fd: int) -> subprocess.Popen[bytes]:
-    with ExitStack() as stack:
-        output = stack.enter_context(log.open("ab")) if log else None
-        return subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(control_fd,),
-            start_new_session=True,  # Ctrl-C at a terminal is for the controlling process to handle
-        )
 
 
 def _kill_group(pid: int) -> None:

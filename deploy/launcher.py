@@ -16,10 +16,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
 from baton.deploy.logs import LogFollower, cause, last_lines
@@ -116,18 +116,13 @@ class Launcher:
 
         Raises `StackFailedError`: a process died, or not all were ready in time. Everything is stopped by then.
         """
-        with _signals(self._stop_asked), self, suppress(StopAskedError):
+        with _signals(self._stop_asked), ExitStack() as stack, suppress(StopAskedError):
+            stack.callback(self.stop)
             self.start()
             self.wait_ready()
             announce()
             self._announced = True
             self.watch()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._began_s = time.monotonic()
@@ -238,11 +233,10 @@ class Launcher:
             raise StackFailedError(str(exc)) from exc
 
     def _start_node(self, member: Member) -> None:
-        (self._fork if self._settings.fork else self._start_program)(member)
-
-    def _fork(self, member: Member) -> None:
-        kwargs = {"argv": list(member.argv)}
-        self._spawn(self._zygote, member, f"{member.module}.__main__:main", kwargs)
+        if self._settings.fork:
+            self._spawn(self._zygote, member, f"{member.module}.__main__:main", {"argv": list(member.argv)})
+        else:
+            self._start_program(member)
 
     def _start_program(self, member: Member) -> None:
         self._spawn(self._programs, member, EXECUTE, {"argv": [sys.executable, "-m", member.module, *member.argv]})

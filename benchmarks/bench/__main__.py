@@ -21,8 +21,8 @@ from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl
-from benchmarks.overlap.rig import Rig, put_up
-from benchmarks.overlap.session import Effort, Subject, prompts, rotated, wait_until_quiet
+from benchmarks.overlap.rig import put_up
+from benchmarks.overlap.session import Effort, prompts, rotated, wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
@@ -61,30 +61,26 @@ async def measure(
         await rig.start(variants)
         subjects = await rig.subjects(CHUNK_TOKENS, variants)
         del subjects[RAW]
-        await _take(arguments, network, rig, subjects, taken)
-
-
-async def _take(
-    arguments: argparse.Namespace, network: Network, rig: Rig, subjects: Mapping[str, Subject], taken: Taken
-) -> None:
-    draw = prompts(arguments.seed)
-    effort = Effort(samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0)
-    meter = OtherCpu(os.getpid())
-    links, lengths = arguments.links, arguments.tokens
-    cells = rig.cells(subjects, CHUNK_TOKENS, draw, links=links, lengths=lengths, meter=meter, effort=effort)
-    async for measured in cells:
-        taken.cells.append(measured)
-        _say(report.first_token_table([first_tokens(measured)]))
-    asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
-    for link in arguments.stream_links:
-        network.throttle(link)
-        rounds: dict[str, list[Felt]] = {name: [] for name in asked}
-        for turn in range(arguments.stream_rounds):
-            for name in rotated(list(asked), turn):
-                await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
-                rounds[name].append(await interfere(asked[name], Setting(), draw))
-        taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
-        _say(report.streams_table(streams(taken.felts[-1])))
+        draw = prompts(arguments.seed)
+        effort = Effort(
+            samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0
+        )
+        meter = OtherCpu(os.getpid())
+        links, lengths = arguments.links, arguments.tokens
+        cells = rig.cells(subjects, CHUNK_TOKENS, draw, links=links, lengths=lengths, meter=meter, effort=effort)
+        async for measured in cells:
+            taken.cells.append(measured)
+            _say(report.first_token_table([first_tokens(measured)]))
+        asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
+        for link in arguments.stream_links:
+            network.throttle(link)
+            rounds: dict[str, list[Felt]] = {name: [] for name in asked}
+            for turn in range(arguments.stream_rounds):
+                for name in rotated(list(asked), turn):
+                    await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
+                    rounds[name].append(await interfere(asked[name], Setting(), draw))
+            taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
+            _say(report.streams_table(streams(taken.felts[-1])))
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks import harness
 from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.rig import Rig, put_up
+from benchmarks.overlap.rig import put_up
 from benchmarks.overlap.session import Effort, prompts
 from benchmarks.usage import OtherCpu
 
@@ -46,35 +46,28 @@ def parser() -> argparse.ArgumentParser:
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     done: list[Figures] = []
-    pinned = arguments.cores == "pinned"
-    up = put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S)
-    try:
-        async with up as rig:
-            await rig.start(arguments.variants)
-            await _cells(arguments, network, rig, done)
-    finally:
-        if arguments.json:
-            arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
-    print(f"\n{table(done)}")
-
-
-async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, done: list[Figures]) -> None:
-    draw = prompts(arguments.seed)
     effort = Effort(
         samples=arguments.samples,
         extra_rounds=arguments.extra_rounds,
         max_other_cores=arguments.max_other_cpu,
         patience_s=arguments.patience_s,
     )
-    meter = OtherCpu(os.getpid())
-    for chunk in arguments.chunks:
-        network.throttle(0)
-        subjects = await rig.subjects(chunk, arguments.variants)
-        links, lengths = arguments.links, arguments.tokens
-        cells = rig.cells(subjects, chunk, draw, links=links, lengths=lengths, meter=meter, effort=effort)
-        async for measured in cells:
-            done.append(figures(measured))
-            print(table(done[-1:]), flush=True)
+    links, lengths, draw = arguments.links, arguments.tokens, prompts(arguments.seed)
+    pinned, meter = arguments.cores == "pinned", OtherCpu(os.getpid())
+    try:
+        async with put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
+            await rig.start(arguments.variants)
+            for chunk in arguments.chunks:
+                network.throttle(0)
+                subjects = await rig.subjects(chunk, arguments.variants)
+                cells = rig.cells(subjects, chunk, draw, links=links, lengths=lengths, meter=meter, effort=effort)
+                async for measured in cells:
+                    done.append(figures(measured))
+                    print(table(done[-1:]), flush=True)
+    finally:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
+    print(f"\n{table(done)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

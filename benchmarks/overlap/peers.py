@@ -48,10 +48,6 @@ def name_of_decode(connector: str) -> str:
     return f"{connector}-decode"
 
 
-async def start_decode(servers: Servers, connector: str) -> str:
-    return await _start(servers, connector, name_of_decode(connector), servers.decode, "kv_consumer")
-
-
 async def start_mooncake(
     servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes
 ) -> Mooncake:
@@ -60,7 +56,7 @@ async def start_mooncake(
     return Mooncake(
         http=servers.http,
         model=servers.model,
-        prefill=await _start(servers, UPSTREAM, name, servers.prefill, "kv_producer", chunk=chunk, env=env),
+        prefill=await start(servers, UPSTREAM, name, servers.prefill, "kv_producer", chunk=chunk, env=env),
         decode=decode,
         wire_bytes=wire_bytes,
         bootstrap=f"http://{PREFILL_HTTP}:{port}",
@@ -69,11 +65,11 @@ async def start_mooncake(
 
 
 async def start_nixl(servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes) -> Nixl:
-    prefill = await _start(servers, NIXL, name, servers.prefill, "kv_producer", chunk=chunk)
+    prefill = await start(servers, NIXL, name, servers.prefill, "kv_producer", chunk=chunk)
     return Nixl(http=servers.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=wire_bytes)
 
 
-async def _start(
+async def start(
     servers: Servers,
     connector: str,
     name: str,

@@ -66,7 +66,8 @@ class Rig:
         decode = self._decodes[""] = await servers.vllm("decode", _DECODE, servers.decode, flags)
         for connector in (UPSTREAM, NIXL):
             if connector in variants:
-                self._decodes[connector] = await peers.start_decode(servers, connector)
+                name = peers.name_of_decode(connector)
+                self._decodes[connector] = await peers.start(servers, connector, name, servers.decode, "kv_consumer")
         self._kv = await self._describe(decode)
         await self._start_raw(self._kv.layers)
 

@@ -42,17 +42,28 @@ class Cores:
             os.sched_setaffinity(0, before)
 
 
-async def spawn(
+@asynccontextmanager
+async def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str], *, piped: bool = False
-) -> asyncio.subprocess.Process:
+) -> AsyncIterator[asyncio.subprocess.Process]:
     with log.open("ab") as file:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE if piped else file,
             stderr=file,
             env=dict(environment),
         )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
 
 
 async def first_line(process: asyncio.subprocess.Process) -> str:
@@ -61,16 +72,6 @@ async def first_line(process: asyncio.subprocess.Process) -> str:
     if not line:
         raise RunError(f"a process ended at its start with status {await process.wait()}")
     return line
-
-
-async def stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 class Collector:
@@ -172,9 +173,8 @@ class Stage:
             urls = []
             for role in ("prefill", "decode"):
                 command = [sys.executable, "-m", "baton.loadtest.mock_engine", "--role", role, *flags]
-                process = await spawn(command, self._folder / "mocks.log", self._environment, piped=True)
-                stack.push_async_callback(stop, process)
-                urls.append(await first_line(process))
+                mock = running(command, self._folder / "mocks.log", self._environment, piped=True)
+                urls.append(await first_line(await stack.enter_async_context(mock)))
             yield Pair(*urls)
 
     @asynccontextmanager
@@ -188,19 +188,17 @@ class Stage:
             secret_file=self._secret_file,
             collector_url=traces.url,
         )
-        with self._cores.on(self._cores.proxy):
-            log = self._folder / f"{subject.name}.log"
-            process = await spawn(subject.command(place), log, self._environment)
-        load = Load(f"http://127.0.0.1:{place.port}", subject.body)
-        try:
+        async with AsyncExitStack() as stack:
+            with self._cores.on(self._cores.proxy):
+                proxy = running(subject.command(place), self._folder / f"{subject.name}.log", self._environment)
+                process = await stack.enter_async_context(proxy)
+            load = Load(f"http://127.0.0.1:{place.port}", subject.body)
+            stack.callback(load.close)
             one = Running(subject, process.pid, load, mocks)
             await _wait_until_ready(one, process, self._plan.start_timeout_s)
             await load.short(4 * self._plan.at_once, self._plan.at_once)
             await load.together(self._plan.streams, 2)
             yield one
-        finally:
-            load.close()
-            await stop(process)
 
 
 async def _wait_until_ready(one: Running, process: asyncio.subprocess.Process, timeout_s: float) -> None:

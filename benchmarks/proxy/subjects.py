@@ -60,18 +60,8 @@ def _baton(place: Place) -> list[str]:
     urls = ("--prefill", place.prefill_url, "--decode", place.decode_url)
     listening = ("--host", "127.0.0.1", "--port", str(place.port))
     traces = ("--otlp-endpoint", place.collector_url, "--trace-share", str(TRACED))
-    return [
-        sys.executable,
-        "-m",
-        "baton.proxy",
-        "--placement",
-        "pairs",
-        *listening,
-        *urls,
-        *traces,
-        "--secret-file",
-        str(place.secret_file),
-    ]
+    secret = ("--secret-file", str(place.secret_file))
+    return [sys.executable, "-m", "baton.proxy", "--placement", "pairs", *listening, *urls, *traces, *secret]
 
 
 def _relay(module: str) -> Callable[[Place], list[str]]:

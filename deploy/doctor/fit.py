@@ -148,8 +148,10 @@ def _first_rank(info: NodeInfo) -> Side:
 
 
 def _diagnose_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Finding]:
-    if prefill.info is None or not _apart(prefill, decode):
+    if prefill.info is None or prefill.machine is None or decode.machine is None:
         return
+    if prefill.machine.name == decode.machine.name:
+        return  # loopback means the same to both
     for address in control_addresses(prefill.info):
         if _is_loopback(address.removeprefix("tcp://").rpartition(":")[0]):
             what = f"the prefill node announces {address}, which on the decode node's machine is that machine itself"
@@ -160,11 +162,6 @@ def _diagnose_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Fi
             what = f"the decode node announces {session}, which on the prefill node's machine is that machine itself"
             yield Finding(code="loopback-advertised", where=where, what=what)
             break
-
-
-def _apart(prefill: Known, decode: Known) -> bool:
-    """Whether loopback means something else to either."""
-    return prefill.machine is not None and decode.machine is not None and prefill.machine.name != decode.machine.name
 
 
 def _is_loopback(host: str) -> bool:

@@ -95,8 +95,13 @@ class MockEngine:
         if SGLANG_ROOM in asked.body and self._settings.role == "prefill":
             asked = replace(asked, tokens=1)  # as SGLang's prefill servers do, whatever was asked
         fault = self._next_fault()
-        if fault.fault in (Fault.STATUS, Fault.DROP):
-            self._fail(fault, line)
+        if fault.fault is Fault.DROP:
+            line.drop()
+            return
+        if fault.fault is Fault.STATUS:
+            error = error_body("a fault was asked for", kind="InternalServerError", code=fault.status)
+            line.write(whole(fault.status, error))
+            line.end()
             return
         names = TOKEN_IDS_HEADER in request.headers
         self._begin(asked, fault, line, len(request.body), names=names)
@@ -122,14 +127,6 @@ class MockEngine:
         line.answer = answer
         self._running[id(answer)] = body_bytes
         self._ticker.after(delay_s, answer)
-
-    def _fail(self, fault: FaultSetting, line: Connection) -> None:
-        if fault.fault is Fault.DROP:
-            line.drop()
-            return
-        error = error_body("a fault was asked for", kind="InternalServerError", code=fault.status)
-        line.write(whole(fault.status, error))
-        line.end()
 
     def ended(self, answer: Due, *, complete: bool) -> None:
         self.counts.completed += complete

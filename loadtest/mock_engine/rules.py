@@ -203,7 +203,8 @@ class Vllm:
         if (gives if self._role == "decode" else takes) or gives == takes:
             raise RefusedError(400, f"{FIELD} is for the other role, or for none")
         if takes:
-            missing = [name for name in self._needs(params) if params.get(name) is None]
+            needs = _MOONCAKE_NEEDS if "transfer_id" in params else _NIXL_NEEDS
+            missing = [name for name in needs if params.get(name) is None]
             if missing:
                 raise RefusedError(400, f"{FIELD} lacks {', '.join(missing)}")
         return True
@@ -224,9 +225,6 @@ class Vllm:
             "remote_port": 5600,
             "tp_size": 1,
         }
-
-    def _needs(self, params: dict[str, Any]) -> tuple[str, ...]:
-        return _MOONCAKE_NEEDS if "transfer_id" in params else _NIXL_NEEDS
 
 
 def wrong_in_prefill_leg(body: dict[str, Any]) -> list[str]:

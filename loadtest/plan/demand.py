@@ -1,7 +1,7 @@
 """What comes when, as the simulator sees it. Taken from the sources of `loadtest run`, so that both mean the same load."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from baton.loadtest.errors import UsageError
 from baton.loadtest.run import build
@@ -70,15 +70,7 @@ def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
     ask = next(dataset.script(index))
     if not ask.input_tokens:
         raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
-    if isinstance(dataset, SharedPrefix):
-        blocks: tuple[str, ...] = (f"prefix/{index % dataset.prefixes}",)
-        block_tokens = dataset.prefix_tokens
-    else:
-        blocks, block_tokens = (), 1
-    return Demand(
-        due_s=due_s,
-        input_tokens=ask.input_tokens,
-        output_tokens=ask.output_tokens,
-        blocks=blocks,
-        block_tokens=block_tokens,
-    )
+    demand = Demand(due_s=due_s, input_tokens=ask.input_tokens, output_tokens=ask.output_tokens)
+    if not isinstance(dataset, SharedPrefix):
+        return demand
+    return replace(demand, blocks=(f"prefix/{index % dataset.prefixes}",), block_tokens=dataset.prefix_tokens)

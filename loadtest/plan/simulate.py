@@ -53,21 +53,6 @@ class Loads:
         heappush(self._heap, (self.load[node], self._given[node], node))
 
 
-class DecodeChoice:
-    """Least load."""
-
-    def __init__(self, nodes: int) -> None:
-        self._loads = Loads(nodes)
-
-    def choose(self, demand: Demand) -> int:
-        node = self._loads.least()
-        self._loads.change(node, demand.input_tokens + SEQUENCE_TOKENS)
-        return node
-
-    def done(self, node: int, demand: Demand) -> None:
-        self._loads.change(node, -demand.input_tokens - SEQUENCE_TOKENS)
-
-
 class PrefillChoice:
     """Prefix affinity."""
 
@@ -167,7 +152,7 @@ class _Simulation:
         self._decode = [DecodeNode(calibration.decode) for _ in range(shape.decode)]
         self._turns = [0] * shape.decode  # counts the turns that were planned: only the latest one is taken
         self._choose_prefill = PrefillChoice(shape.prefill)
-        self._choose_decode = DecodeChoice(shape.decode)
+        self._decode_loads = Loads(shape.decode)
         self._links = Links(calibration.link, shape.prefill, shape.decode)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
@@ -194,7 +179,8 @@ class _Simulation:
         heappush(self._events, (at_s, next(self._numbers), act))
 
     def _arrive(self, demand: Demand, now_s: float) -> None:
-        decode, prefill = self._choose_decode.choose(demand), self._choose_prefill.choose(demand)
+        decode, prefill = self._decode_loads.least(), self._choose_prefill.choose(demand)
+        self._decode_loads.change(decode, demand.input_tokens + SEQUENCE_TOKENS)
         job = Job(demand, prefill, decode)
         self._jobs.append(job)
         self._plan_turn(decode, self._decode[decode].arrive(job, now_s))
@@ -241,7 +227,7 @@ class _Simulation:
             return  # another one was planned since
         ended, given_room, ends_s = self._decode[decode].turn(now_s)
         for job in ended:
-            self._choose_decode.done(decode, job.demand)
+            self._decode_loads.change(decode, -job.demand.input_tokens - SEQUENCE_TOKENS)
         for job in given_room:
             if job.unsent:
                 self._send(job, now_s, now_s)

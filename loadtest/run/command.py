@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Final
 import msgspec
 import uvloop
 
+from baton.loadtest import words
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import fetch, first_model, server_version
 from baton.loadtest.client.http import Address, Client, parse_address
@@ -27,11 +29,10 @@ from baton.loadtest.report.tables import as_plain, figures
 from baton.loadtest.report.text import markdown_report, text_report
 from baton.loadtest.result import SCHEMA_VERSION, Result, StageResult, write_result
 from baton.loadtest.run import build
-from baton.loadtest.run.beside import CostMeter, progress
 from baton.loadtest.run.build import parse
 from baton.loadtest.run.environment import environment, now, raise_limit, shown
-from baton.loadtest.run.loops import Closed, Loop, warm_up
-from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token, wall_clock_of
+from baton.loadtest.run.loops import Closed, CostMeter, Loop, progress, warm_up
+from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token
 from baton.loadtest.traffic.script import Form, Source
 
 COLUMNS: Final = (  # of the requests in CSV
@@ -80,9 +81,6 @@ def csv_report(result: Result) -> str:
     return text.getvalue()
 
 
-EXIT_INTERRUPTED: Final = 130
-
-
 def main(argv: Sequence[str]) -> int:
     given = parse(argv, os.environ)
     dataset = build.source(given)
@@ -97,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     if given.out:
         print(f"\nwritten to {given.out}")
     _refuse_nothing([record for stage in result.stages for record in stage.records])
-    return EXIT_INTERRUPTED if result.interrupted else 0
+    return words.EXIT_INTERRUPTED if result.interrupted else 0
 
 
 async def run(given: argparse.Namespace, dataset: Source) -> Result:
@@ -186,7 +184,7 @@ async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageRe
         records=records,
         client=meter.cost,
         nodes=differences(before, await scrapes(session.nodes)),
-        legs=legs.legs((record.transfer_id for record in records), wall_clock_of(loop.began_s)),
+        legs=legs.legs((record.transfer_id for record in records), time.time() - time.perf_counter() + loop.began_s),
         legs_note=legs.note,
     )
 

@@ -5,7 +5,6 @@ that between two looks some are missed. The events stand on wall clock, and are 
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from baton.loadtest.client.fetch import fetch
 from baton.loadtest.client.http import Address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.result import HISTOGRAMS, HistogramMean, Legs, NodeFigures
-from baton.loadtest.run.beside import beside
+from baton.loadtest.run.loops import beside
 
 _TRANSFERS: Final = "baton_transfers_total"
 
@@ -170,7 +169,3 @@ class LegWatch:
                 if event.ph == "X" and event.args.transfer_id:
                     span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)
                     self._spans.setdefault(event.args.transfer_id, {})[event.name] = span
-
-
-def wall_clock_of(perf_s: float) -> float:
-    return time.time() - time.perf_counter() + perf_s

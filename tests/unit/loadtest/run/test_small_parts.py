@@ -8,9 +8,8 @@ import pytest
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.result import ClientCost
-from baton.loadtest.run.beside import CostMeter, line
 from baton.loadtest.run.environment import raise_limit
-from baton.loadtest.run.loops import Limits, Taken
+from baton.loadtest.run.loops import CostMeter, Limits, Taken, line
 from tests.unit.loadtest.records import failed, record
 
 
