@@ -50,10 +50,6 @@ def _of_changelog(version: str, changelog: str, *, tagged: bool) -> Iterator[str
         yield f"the commit is tagged, and CHANGELOG.md says that {version} is {UNRELEASED}"
 
 
-class BuildError(Exception):
-    """The files cannot be built; the message holds what was said."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """A release's files."""
@@ -82,7 +78,7 @@ def unpack(archive: Path, folder: Path) -> None:
 def build(source: Path, out: Path, *, epoch_s: int, umask: int = FILES_OF_OTHERS) -> Built:
     """Build the sdist from a folder, and the wheel from the sdist: what is missing there is missing here.
 
-    All packed files bear the time `epoch_s`. Raises `BuildError`: the build back end failed.
+    All packed files bear the time `epoch_s`. Raises `SubprocessError`, with what was said: the build back end failed.
     """
     out.mkdir(parents=True, exist_ok=True)
     sdist = _hatch("sdist", source, out, epoch_s, umask)
@@ -104,7 +100,9 @@ def _run(command: list[str], folder: Path, environ: dict[str, str] | None = None
         command, cwd=folder, env=environ, umask=umask, capture_output=True, text=True, check=False, timeout=BUILD_S
     )
     if done.returncode != 0:
-        raise BuildError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise subprocess.SubprocessError(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -116,7 +114,7 @@ def main() -> int:
         problems = _objections()
         if not problems:
             problems = _release(out)
-    except (BuildError, subprocess.SubprocessError, OSError) as exc:
+    except (subprocess.SubprocessError, OSError) as exc:
         problems = [str(exc)]
     for problem in problems:
         print(f"release: {problem}", file=sys.stderr)

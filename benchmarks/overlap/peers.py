@@ -29,19 +29,15 @@ NIXL_FOLDER: Final = Path.home() / ".cache" / "baton" / "nixl"
 INSTALL_TIMEOUT_S: Final = 600.0
 
 
-class PeerError(BenchError):
-    """A peer cannot be put up; the message is for the person who asked."""
-
-
 def install_nixl() -> None:
-    """Put NIXL's wheels into a folder of their own, unless they are there. Raises `PeerError`: pip could not get them."""
+    """Put NIXL's wheels into a folder of their own, unless they are there. Raises `BenchError`: pip could not get them."""
     if (NIXL_FOLDER / "nixl").exists():
         return
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(NIXL_FOLDER), *NIXL_WHEELS]
     try:
         subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
-        raise PeerError(f"NIXL cannot be installed: {exc}") from exc
+        raise BenchError(f"NIXL cannot be installed: {exc}") from exc
 
 
 def name_of_decode(connector: str) -> str:

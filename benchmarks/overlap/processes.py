@@ -27,10 +27,6 @@ VLLM: Final = "benchmarks.overlap.targets:vllm_server"
 ENGINE: Final = "VLLM::Engine"  # how the names of vLLM's engines begin
 
 
-class RigError(BenchError):
-    """A process did not come up; the message holds the end of its log."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a process runs."""
@@ -85,7 +81,7 @@ class Processes:
         path: str = "/health",
         env: Mapping[str, str | None] | None = None,
     ) -> str:
-        """Start a server; return its URL once it answers 200. Raises `RigError`: it ended, or took too long."""
+        """Start a server; return its URL once it answers 200. Raises `BenchError`, with the end of its log: it ended, or took too long."""
 
         async def answers() -> bool:
             with suppress(aiohttp.ClientError, TimeoutError):
@@ -141,7 +137,7 @@ class Processes:
                     await asyncio.sleep(0.05)
                 else:
                     return
-        raise RigError(f"{name} did not come up; its last lines:\n" + "\n".join(last_lines(self._log(name), 15)))
+        raise BenchError(f"{name} did not come up; its last lines:\n" + "\n".join(last_lines(self._log(name), 15)))
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

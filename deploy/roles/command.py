@@ -199,10 +199,7 @@ def _reasons(change: Change) -> dict[str, Any]:
         "url": change.url,
         "role": change.role,
         "model": change.model,
-        "prefill_load": round(now.prefill_load, 2),
-        "decode_load": round(now.decode_load, 2),
-        "prefill_nodes": now.prefill_nodes,
-        "decode_nodes": now.decode_nodes,
+        **{name: round(value, 2) for name, value in now._asdict().items()},
         "worst": round(now.worst, 2),
         "predicted": round(then.worst, 2),
     }

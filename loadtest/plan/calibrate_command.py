@@ -22,7 +22,7 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibration, rows
 from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from baton.loadtest.plan.rows import PrefillCell
-from baton.loadtest.plan.tables import calibration_table
+from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.build import key
 from baton.loadtest.run.environment import environment, now
@@ -234,3 +234,25 @@ async def _known(given: argparse.Namespace, before: NodeState) -> rows.Known:
 
 def _counts(text: str) -> list[int]:
     return sorted({words.count(part) for part in text.split(",")})
+
+
+def calibration_table(found: Calibration) -> Table:
+    prefill, decode = found.prefill, found.decode
+    rows = [
+        ("prefill step", f"{prefill.step_s * 1e3:.3f} ms"),
+        ("… per prompt", f"{prefill.prompt_s * 1e3:.3f} ms"),
+        ("… per token", f"{prefill.token_s * 1e6:.3f} µs"),
+        ("… per token and 1,000 tokens of context", f"{prefill.token_context_s * 1e9:.3f} µs"),
+        ("decode step", f"{decode.step_s * 1e3:.3f} ms"),
+        ("… per sequence", f"{decode.sequence_s * 1e3:.3f} ms"),
+        ("… with more than one", f"{decode.several_s * 1e3:.3f} ms"),
+        ("… per 1,000 tokens of context", f"{decode.context_token_s * 1e6:.3f} ms"),
+        ("… per arrival", f"{decode.arrival_s * 1e3:.3f} ms"),
+        ("overhead of a first token", f"{found.overhead_s * 1e3:.3f} ms"),
+        ("… with others on its prefill node", f"{found.overhead_queued_s * 1e3:.3f} ms"),
+        ("… with others on its decode node", f"{found.overhead_busy_s * 1e3:.3f} ms"),
+    ]
+    for name, fit in found.fits.items():
+        errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
+        rows.append((f"fit of {name}", f"{fit.rows} rows, R² {fit.r_squared:.3f}, {errors}"))
+    return Table("Calibration", ("", ""), rows)

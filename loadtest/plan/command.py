@@ -13,19 +13,18 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from baton.loadtest import files, words
 from baton.loadtest.errors import RunError, UsageError
-from baton.loadtest.measures.serving import is_good, parse_slos
+from baton.loadtest.measures.percentile import Spread
+from baton.loadtest.measures.serving import Serving, is_good, parse_slos, serving
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.simulate import Shape, simulate
-from baton.loadtest.plan.tables import Prediction, as_plain, predict, predictions_table
 from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run import build
-from baton.loadtest.run.build import add_dataset, add_load, add_trace, conflicts
 
 STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
 
@@ -91,6 +90,55 @@ def neighbours(shape: Shape, most: int) -> list[Shape]:
     return [one for one in around if min(one) >= 1 and max(one) <= most]
 
 
+class Prediction(NamedTuple):
+    """Figures of one shape."""
+
+    shape: Shape
+    served: Serving
+    prefill_busy: float
+    decode_busy: float
+
+    @property
+    def share(self) -> float | None:
+        """Of the requests, those that kept every SLO; None: there was none."""
+        served = self.served
+        return None if served.good is None else served.good / (served.completed + served.failed)
+
+
+def _row(found: Prediction, chosen: Shape | None) -> tuple[str, ...]:
+    shape, served = found.shape, found.served
+    times = [f"{value * 1000:.1f}" for spread in (served.ttft, served.tpot) for value in _shown(spread)]
+    return (
+        f"{shape.prefill}:{shape.decode}" + (" ◄" if shape == chosen else ""),
+        *times,
+        "–" if found.share is None else f"{found.share:.1%}",
+        f"{served.requests_per_s:.2f}",
+        f"{found.prefill_busy:.0%}",
+        f"{found.decode_busy:.0%}",
+    )
+
+
+def _shown(values: Spread) -> tuple[float, float, float]:
+    return values.mean, values.median, values.p99
+
+
+def as_plain(found: Prediction) -> dict[str, Any]:
+    named = {
+        f"{name}_{which}_s": value
+        for name, spread in (("ttft", found.served.ttft), ("tpot", found.served.tpot))
+        for which, value in zip(("mean", "median", "p99"), _shown(spread), strict=True)
+    }
+    return {
+        "prefill": found.shape.prefill,
+        "decode": found.shape.decode,
+        **named,
+        "goodput_share": found.share,
+        "requests_per_s": found.served.requests_per_s,
+        "prefill_busy": found.prefill_busy,
+        "decode_busy": found.decode_busy,
+    }
+
+
 SCHEMA_VERSION: Final = 1
 TARGET: Final = 0.9
 MOST_NODES: Final = 4096
@@ -109,21 +157,25 @@ def parser() -> words.Parser:
     add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
     add("--max-nodes", type=words.count, default=MOST_NODES, metavar="N", help="of each kind (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    add_load(made)
-    add_dataset(made)
-    add_trace(made)
+    build.add_load(made)
+    build.add_dataset(made)
+    build.add_trace(made)
     return made
 
 
 def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     slos_ms = parse_slos(given.goodput)
-    for wrong in [*conflicts(given), *_conflicts(given)]:
+    for wrong in [*build.conflicts(given), *_conflicts(given)]:
         raise UsageError(wrong)
     calibration = read_calibration(given.calibration)
     load = demands(given, build.source(given))
     chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, load, calibration, slos_ms)
-    found = [predict(shape, simulate(load, calibration, shape), slos_ms) for shape in shapes]
+    found = []
+    for shape in shapes:
+        outcome = simulate(load, calibration, shape)
+        served = serving(outcome.records, outcome.duration_s, slos_ms)
+        found.append(Prediction(shape, served, outcome.prefill_busy, outcome.decode_busy))
     print("\n\n".join(map(table_text, _tables(given, load, found, chosen))))
     if given.json:
         _write(given.json, found, chosen, given.target)
@@ -158,7 +210,12 @@ def _tables(
     if chosen:
         nodes = f"{chosen.prefill} prefill and {chosen.decode} decode nodes"
         note = f"◄ {nodes}: the cheapest that keep every SLO of at least {given.target:.1%} of the requests."
-    return [Table("Load", ("", ""), asked), predictions_table("Predicted", found, chosen, note)]
+    columns = [f"{name} {which} (ms)" for name in ("TTFT", "TPOT") for which in ("mean", "P50", "P99")]
+    headings = ("P:D", *columns, "goodput share", "req/s", "P busy", "D busy")
+    return [
+        Table("Load", ("", ""), asked),
+        Table("Predicted", headings, [_row(one, chosen) for one in found], note),
+    ]
 
 
 def _write(file: Path, found: Sequence[Prediction], chosen: Shape | None, target: float) -> None:
