@@ -155,7 +155,15 @@ def _serve(loaded: Loaded, file: Path | None, options: argparse.Namespace, runti
     settings = _settings(config, options, stack, device=device, runtime_dir=runtime_dir, log_dir=log_dir)
 
     def announce() -> None:
-        _say(welcome(_first_request(config, options, stack.proxy.url, token_file)))
+        first = FirstRequest(
+            url=stack.proxy.url,
+            model=served_model(config, options.node_flags),
+            token_file=token_file,
+            needs_key=config.proxy.api_keys_file is not None,
+            needs_certificate=config.proxy.tls_client_ca_file is not None,
+            ca_file=trusted_ca(stack.proxy.url, config.proxy.tls_cert_file),
+        )
+        _say(welcome(first))
 
     return _run(stack, settings, announce, keep_logs=options.log_dir is not None)
 
@@ -192,17 +200,6 @@ def _kv_cache_bytes(model: str, flags: Sequence[str]) -> int:
         return int(given)
     config = read_model_config(Path(model) if Path(model).is_dir() else None)  # a hub id is not asked for here
     return default_bytes(config, value_of(flags, "--dtype"), value_of(flags, "--max-model-len"))
-
-
-def _first_request(config: BatonConfig, options: argparse.Namespace, url: str, token_file: Path) -> FirstRequest:
-    return FirstRequest(
-        url=url,
-        model=served_model(config, options.node_flags),
-        token_file=token_file,
-        needs_key=config.proxy.api_keys_file is not None,
-        needs_certificate=config.proxy.tls_client_ca_file is not None,
-        ca_file=trusted_ca(url, config.proxy.tls_cert_file),
-    )
 
 
 def _settings(

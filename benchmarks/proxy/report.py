@@ -10,7 +10,6 @@ from benchmarks.proxy.figures import ASGI, BATON, METRICS, Metric, Sample, Verdi
 from benchmarks.proxy.session import Result
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import Missing, Subject
-from benchmarks.usage import Memory
 
 _COMPARED: Final = (figures.REQUEST, figures.CHUNK, figures.ADDED, figures.STARTS)
 _MIB: Final = 1 << 20
@@ -79,7 +78,11 @@ def _opening(
 def _figures(result: Result) -> str:
     head = ["proxy", *(f"{metric.name}, {metric.unit}" for metric in METRICS), "RSS, MiB", "PSS, MiB"]
     rows = [
-        [name, *(_spread(metric, samples) for metric in METRICS), *_memory(result.memory[name])]
+        [
+            name,
+            *(_spread(metric, samples) for metric in METRICS),
+            *(f"{size / _MIB:.0f}" for size in result.memory[name]),
+        ]
         for name, samples in result.samples.items()
     ]
     return markdown_table(head, rows)
@@ -104,10 +107,6 @@ def _verdict(verdict: Verdict) -> tuple[str, str, str]:
     if verdict.ratio is None:
         return wanted, "–", f"{target.other} was not there"
     return wanted, verdict.ratio.text(), "yes" if verdict.met else "**no**"
-
-
-def _memory(memory: Memory) -> tuple[str, str]:
-    return f"{memory.rss_bytes / _MIB:.0f}", f"{memory.pss_bytes / _MIB:.0f}"
 
 
 def _spread(metric: Metric, samples: Sequence[Sample]) -> str:

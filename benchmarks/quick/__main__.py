@@ -78,7 +78,11 @@ def _measure(arguments: argparse.Namespace) -> int:
     began, meter = time.monotonic(), OtherCpu(os.getpid())
     failed = [reason for name in arguments.parts for reason in _take(name, samples)]
     found, other_cores = figures(samples), meter.other_cores()
-    _show(arguments, found)
+    baseline, about = read(arguments.baseline)
+    if set(arguments.parts) != set(PARTS):  # parts that were not to be measured are not missed
+        baseline = {name: baseline[name] for name in found if name in baseline}
+    print(f"Ratios, median (min–max) over rounds; baseline: {about}. A person decides what a difference means.\n")
+    print(table(beside(baseline, found)))
     print(f"\n{time.monotonic() - began:.0f} s; other processes used {other_cores:.2f} cores")
     if failed:
         print("\n".join(f"bench-quick: {each}" for each in failed), file=sys.stderr)
@@ -86,15 +90,6 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.write_baseline:
         write(arguments.baseline, found, other_cores)
     return 0
-
-
-def _show(arguments: argparse.Namespace, found: Mapping[str, Spread]) -> None:
-    """Print the table; parts that were not to be measured are not missed."""
-    baseline, about = read(arguments.baseline)
-    if set(arguments.parts) != set(PARTS):
-        baseline = {name: baseline[name] for name in found if name in baseline}
-    print(f"Ratios, median (min–max) over rounds; baseline: {about}. A person decides what a difference means.\n")
-    print(table(beside(baseline, found)))
 
 
 def _take(name: str, samples: list[Sample]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.probe import MAX_IDLE_S
-from baton.contracts.secret import ClusterSecret, SecretError, read_secret
+from baton.contracts.secret import SecretError, read_secret
 from baton.deploy.doctor import deployment, local, report
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.deployment import Targets
@@ -38,20 +38,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _deployment(targets: Targets, options: argparse.Namespace) -> Examination:
+    overrides = {"cluster.secret_file": options.secret_file} if options.secret_file else {}
     try:
-        secret = _secret(options.secret_file, options.config)
+        named = load(overrides, os.environ, choose_file(options.config)).config.cluster.secret_file
+        if named is None:
+            raise SecretError("no cluster secret is given: name its file with --secret-file")
+        secret = read_secret(named)
     except (ConfigError, SecretError) as exc:
         return Examination(findings=[Finding(code="secret-file", where=local.HERE, what=str(exc))])
     wanted = Wanted(min_mbit_s=options.min_mbit_s, max_latency_ms=options.max_latency_ms)
     return asyncio.run(deployment.examine(targets, secret, wanted, options.idle_gap))
-
-
-def _secret(file: Path | None, config: Path | None) -> ClusterSecret:
-    overrides = {"cluster.secret_file": file} if file else {}
-    named = load(overrides, os.environ, choose_file(config)).config.cluster.secret_file
-    if named is None:
-        raise SecretError("no cluster secret is given: name its file with --secret-file")
-    return read_secret(named)
 
 
 def _parser() -> argparse.ArgumentParser:

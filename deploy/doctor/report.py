@@ -36,7 +36,8 @@ def status(examination: Examination, *, strict: bool) -> int:
 def text(examination: Examination) -> str:
     lines = [*_seen(examination)]
     for finding in sorted(examination.findings, key=lambda each: each.kind.severity == "warning"):
-        lines += _told(finding)
+        lines.append(f"{finding.kind.severity:<8} {finding.code}  {finding.where}: {finding.what}")
+        lines.append(f"{'':<8} fix: {finding.fix}")
     wrong, warnings = examination.count("wrong"), examination.count("warning")
     lines.append(
         f"{wrong} wrong, {warnings} warning{'s' * (warnings != 1)}" if examination.findings else "nothing is wrong"
@@ -58,11 +59,6 @@ def as_json(examination: Examination) -> str:
         indent=2,
         ensure_ascii=False,
     )
-
-
-def _told(finding: Finding) -> Iterator[str]:
-    yield f"{finding.kind.severity:<8} {finding.code}  {finding.where}: {finding.what}"
-    yield f"{'':<8} fix: {finding.fix}"
 
 
 def _seen(examination: Examination) -> Iterator[str]:

@@ -74,6 +74,9 @@ WIDTH: Final = 720
 HEIGHT: Final = 320
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 60  # margins
 COLOURS: Final = 6
+_NO_VALUES: Final = (
+    f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
+)
 _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
@@ -120,7 +123,7 @@ def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, 
     """Return lines, with a key if there are several; `marks`: show the points; `kin`: so many in succession have one colour."""
     points = [point for line in series for point in line.points]
     axes = Axes(Scale.of([x for x, _ in points]), Scale.of([y for _, y in points]))
-    parts = [frame(axes, labels), *([] if points else [nothing()])]
+    parts = [frame(axes, labels), *([] if points else [_NO_VALUES])]
     for at, line in enumerate(series):
         path = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in line.points)
         parts.append(
@@ -159,10 +162,6 @@ def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool =
     named = f'<text class="name" x="{end}" y="{height - 8:.0f}" text-anchor="end">{_name(labels.x, axes.across)}</text>'
     upwards = f'<text class="name" x="2" y="15">{_name(labels.y, axes.up)}</text>'
     return "".join([*parts, named, upwards])
-
-
-def nothing() -> str:
-    return f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
 
 
 def box_key(css: str, name: str) -> str:

@@ -29,7 +29,15 @@ OUTPUT_TOKENS: Final = 128
 
 def parser() -> words.Parser:
     made = words.parser("run", "Load an OpenAI server and report what came of it.")
-    _server(made)
+    add = made.add_argument_group("server").add_argument
+    words.add_server(add)
+    add("--endpoint", choices=("completions", "chat"), default="completions")
+    sent = "sent with each request"
+    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE", help=sent)
+    add("--extra-body", default="{}", metavar="JSON", help="further fields of each request")
+    add("--no-ignore-eos", dest="ignore_eos", action="store_false", help="let answers end early")
+    add("--temperature", type=words.not_negative, default=0.0)
+    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request, to its end (%(default)s)")
     add_load(made)
     add_dataset(made)
     add_trace(made)
@@ -41,18 +49,6 @@ def parser() -> words.Parser:
     add("--secret-file", type=Path, metavar="FILE", help=trace)
     add("--out", type=Path, metavar="DIR", help="write result.json, requests.csv, report.md, report.html")
     return made
-
-
-def _server(made: words.Parser) -> None:
-    add = made.add_argument_group("server").add_argument
-    words.add_server(add)
-    add("--endpoint", choices=("completions", "chat"), default="completions")
-    sent = "sent with each request"
-    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE", help=sent)
-    add("--extra-body", default="{}", metavar="JSON", help="further fields of each request")
-    add("--no-ignore-eos", dest="ignore_eos", action="store_false", help="let answers end early")
-    add("--temperature", type=words.not_negative, default=0.0)
-    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request, to its end (%(default)s)")
 
 
 def add_load(made: words.Parser) -> None:
