@@ -33,33 +33,6 @@ from baton.node.startup.kv_cache import default_bytes
 from baton.node.startup.vllm_flags import refuse_unknown, spelled
 from baton.node.startup.weights import read_model_config
 
-REASONS = {
-    errno.EADDRINUSE: "is taken by another process",
-    errno.EACCES: "may not be bound by this user",
-    errno.EADDRNOTAVAIL: "cannot be bound: the address is not this machine's",
-}
-
-
-def taken(stack: Stack) -> Iterator[str]:
-    for member in stack.members:
-        for listener in member.listeners:
-            if reason := _refusal(listener):
-                where = f"port {listener.port} on {listener.host or 'any address'}"
-                yield f"{where} {reason}; {member.name} needs it: choose another with {listener.flag}"
-
-
-def _refusal(listener: Listener) -> str:
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
-        try:
-            probe.bind((listener.host if listener.host not in LOOPBACK else "", listener.port))
-        except (OSError, OverflowError) as exc:
-            number = exc.errno if isinstance(exc, OSError) else None
-            return REASONS.get(number or 0) or (f"cannot be bound: {os.strerror(number)}" if number else "is no port")
-    return ""
-
-
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
 KEYS = ("cluster.secret_file", "proxy.host", "proxy.port", "proxy.workers")  # and all of section `serve`
@@ -243,3 +216,31 @@ def _run(stack: Stack, settings: Settings, announce: Callable[[], None], *, keep
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+REASONS = {
+    errno.EADDRINUSE: "is taken by another process",
+    errno.EACCES: "may not be bound by this user",
+    errno.EADDRNOTAVAIL: "cannot be bound: the address is not this machine's",
+}
+
+
+def taken(stack: Stack) -> Iterator[str]:
+    """Say which ports are not free, before anything starts, with the flag to change."""
+    for member in stack.members:
+        for listener in member.listeners:
+            if reason := _refusal(listener):
+                where = f"port {listener.port} on {listener.host or 'any address'}"
+                yield f"{where} {reason}; {member.name} needs it: choose another with {listener.flag}"
+
+
+def _refusal(listener: Listener) -> str:
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
+        try:
+            probe.bind((listener.host if listener.host not in LOOPBACK else "", listener.port))
+        except (OSError, OverflowError) as exc:
+            number = exc.errno if isinstance(exc, OSError) else None
+            return REASONS.get(number or 0) or (f"cannot be bound: {os.strerror(number)}" if number else "is no port")
+    return ""

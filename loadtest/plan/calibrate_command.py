@@ -31,6 +31,82 @@ from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, RandomPrompts, Vocabulary
 from baton.loadtest.traffic.script import Form
 
+PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
+USERS: Final = (1, 2, 4, 8)
+_POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
+
+
+def parser() -> words.Parser:
+    about = "Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle."
+    made = words.parser("calibrate", about)
+    add = made.add_argument
+    words.add_server(add, " of the proxy")
+    add("--out", type=Path, required=True, metavar="FILE", help="where the calibration is written")
+    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE")
+    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
+    add("--prompt-tokens", type=_counts, default=PROMPT_TOKENS, metavar="N,N,…", help="lengths of prompts")
+    add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
+    add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
+    add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
+    rounds = "measure everything so often: speeds drift (%(default)s)"
+    add("--rounds", type=words.count, default=1, metavar="N", help=rounds)
+    add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
+    add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
+    limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
+    limits("--max-num-batched-tokens", type=words.count, default=calibration.DEFAULT_BATCHED_TOKENS, metavar="N")
+    limits("--prefill-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
+    limits("--decode-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
+    limits("--prefill-metrics", metavar="URL", help="the prefill node: its KV pool and KV bytes per token are read")
+    limits("--decode-metrics", metavar="URL", help="the decode node: its KV pool is read")
+    limits("--link-gbit", type=words.above_0, metavar="X", help="bandwidth for KV of each node; else never the limit")
+    limits("--layers", type=words.count, default=1, metavar="N", help="of the model: KV leaves layer by layer")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    given = parser().parse_args(argv)
+    given.api_key = key(given.api_key, os.environ)
+    if given.link_gbit and not given.prefill_metrics:
+        raise UsageError("--link-gbit needs --prefill-metrics, which says how much KV a token has")
+    if len(given.prompt_tokens) < 3:
+        raise UsageError("--prompt-tokens needs three lengths or more: a line through two fits always")
+    found: Calibration = uvloop.run(calibrate(given))
+    calibration.write_calibration(found, given.out)
+    print(table_text(calibration_table(found)))
+    for name, fit in found.fits.items():
+        if fit.mean_error > _POOR:
+            off = f"{fit.mean_error:.0%} off on average"
+            print(f"The fit of {name} is poor ({off}): the node is not as the model has it.")
+    print(f"\nwritten to {given.out}")
+    return 0
+
+
+async def calibrate(given: argparse.Namespace) -> Calibration:
+    """Measure everything as often as is asked. Raises `RunError`: an answer failed, or what was measured does not suffice."""
+    address = parse_address(given.url)
+    headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
+    model = given.model or await first_model(address, headers)
+    client = Client(address, headers, given.timeout)
+    try:
+        pair, before = (
+            Pair(Exchange(client, Form(model=model, chat=False)), given),
+            await node_state(given.prefill_metrics),
+        )
+        prefill, decode = await pair.prefill(), await pair.decode()
+        steps, lengths = rows.calibrate(prefill, decode, await _known(given, before)), pair.mixed_lengths
+        rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
+        mixed = [await pair.mixed(rate_per_s)]
+        for _ in range(given.rounds - 1):
+            prefill += await pair.prefill()
+            decode += await pair.decode()
+            mixed.append(await pair.mixed(rate_per_s))
+        steps = rows.calibrate(prefill, decode, await _known(given, before))
+    finally:
+        client.close()
+    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
+    return msgspec.structs.replace(rows.with_overheads(steps, mixed), about=about)
+
+
 _WARM_UP: Final = 3  # requests
 _MANY: Final = 8  # users whose prompts share steps
 _SHORT: Final = 2  # lengths of which there are such
@@ -108,10 +184,6 @@ class Pair:
         return taken.records
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 async def node_state(url: str | None) -> NodeState:
     """Look at a node, if its address is known. Raises `RunError`: it does not answer, or not as a vLLM server does."""
     if not url:
@@ -135,80 +207,8 @@ def parse_state(text: str) -> NodeState:
     return NodeState(kv_tokens, *sums.values())
 
 
-PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
-USERS: Final = (1, 2, 4, 8)
-_POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
-
-
-def parser() -> words.Parser:
-    about = "Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle."
-    made = words.parser("calibrate", about)
-    add = made.add_argument
-    words.add_server(add, " of the proxy")
-    add("--out", type=Path, required=True, metavar="FILE", help="where the calibration is written")
-    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE")
-    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
-    add("--prompt-tokens", type=_counts, default=PROMPT_TOKENS, metavar="N,N,…", help="lengths of prompts")
-    add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
-    add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
-    add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
-    rounds = "measure everything so often: speeds drift (%(default)s)"
-    add("--rounds", type=words.count, default=1, metavar="N", help=rounds)
-    add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
-    add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
-    limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
-    limits("--max-num-batched-tokens", type=words.count, default=calibration.DEFAULT_BATCHED_TOKENS, metavar="N")
-    limits("--prefill-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
-    limits("--decode-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
-    limits("--prefill-metrics", metavar="URL", help="the prefill node: its KV pool and KV bytes per token are read")
-    limits("--decode-metrics", metavar="URL", help="the decode node: its KV pool is read")
-    limits("--link-gbit", type=words.above_0, metavar="X", help="bandwidth for KV of each node; else never the limit")
-    limits("--layers", type=words.count, default=1, metavar="N", help="of the model: KV leaves layer by layer")
-    return made
-
-
-def main(argv: Sequence[str]) -> int:
-    given = parser().parse_args(argv)
-    given.api_key = key(given.api_key, os.environ)
-    if given.link_gbit and not given.prefill_metrics:
-        raise UsageError("--link-gbit needs --prefill-metrics, which says how much KV a token has")
-    if len(given.prompt_tokens) < 3:
-        raise UsageError("--prompt-tokens needs three lengths or more: a line through two fits always")
-    found: Calibration = uvloop.run(calibrate(given))
-    calibration.write_calibration(found, given.out)
-    print(table_text(calibration_table(found)))
-    for name, fit in found.fits.items():
-        if fit.mean_error > _POOR:
-            off = f"{fit.mean_error:.0%} off on average"
-            print(f"The fit of {name} is poor ({off}): the node is not as the model has it.")
-    print(f"\nwritten to {given.out}")
-    return 0
-
-
-async def calibrate(given: argparse.Namespace) -> Calibration:
-    """Measure everything as often as is asked. Raises `RunError`: an answer failed, or what was measured does not suffice."""
-    address = parse_address(given.url)
-    headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
-    model = given.model or await first_model(address, headers)
-    client = Client(address, headers, given.timeout)
-    try:
-        pair, before = (
-            Pair(Exchange(client, Form(model=model, chat=False)), given),
-            await node_state(given.prefill_metrics),
-        )
-        prefill, decode = await pair.prefill(), await pair.decode()
-        steps, lengths = rows.calibrate(prefill, decode, await _known(given, before)), pair.mixed_lengths
-        rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
-        mixed = [await pair.mixed(rate_per_s)]
-        for _ in range(given.rounds - 1):
-            prefill += await pair.prefill()
-            decode += await pair.decode()
-            mixed.append(await pair.mixed(rate_per_s))
-        steps = rows.calibrate(prefill, decode, await _known(given, before))
-    finally:
-        client.close()
-    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
-    return msgspec.structs.replace(rows.with_overheads(steps, mixed), about=about)
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 async def _known(given: argparse.Namespace, before: NodeState) -> rows.Known:

@@ -1,12 +1,4 @@
-"""`loadtest plan`, from the arguments to the exit status.
-
-decode
-  │  x              x: the fewest decode nodes for so many prefill nodes
-  │  x x            A staircase, since more on one side never needs more on the other. Its ends are found with plenty
-  │      x          on the other side; from one end it is walked to the other, unless no cheaper pair can follow.
-  │        x x x
-  └──────────────── prefill
-"""
+"""`loadtest plan`, from the arguments to the exit status."""
 
 import argparse
 import json
@@ -26,8 +18,64 @@ from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run import build
 
-STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
+SCHEMA_VERSION: Final = 1
+TARGET: Final = 0.9
+MOST_NODES: Final = 4096
 
+
+def parser() -> words.Parser:
+    made = words.parser("plan", "Say how many prefill and decode nodes a load needs, by simulation.")
+    made.set_defaults(endpoint="completions")
+    add = made.add_argument
+    add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
+    add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
+    target = "share of requests that must keep every SLO (%(default)s)"
+    add("--target", type=_target, default=TARGET, metavar="X", help=target)
+    add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
+    add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
+    add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
+    add("--max-nodes", type=words.count, default=MOST_NODES, metavar="N", help="of each kind (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    build.add_load(made)
+    build.add_dataset(made)
+    build.add_trace(made)
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    given = parser().parse_args(argv)
+    slos_ms = parse_slos(given.goodput)
+    for wrong in [*build.conflicts(given), *_conflicts(given)]:
+        raise UsageError(wrong)
+    calibration = read_calibration(given.calibration)
+    load = demands(given, build.source(given))
+    chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, load, calibration, slos_ms)
+    found = []
+    for shape in shapes:
+        outcome = simulate(load, calibration, shape)
+        served = serving(outcome.records, outcome.duration_s, slos_ms)
+        found.append(Prediction(shape, served, outcome.prefill_busy, outcome.decode_busy))
+    print("\n\n".join(map(table_text, _tables(given, load, found, chosen))))
+    if given.json:
+        _write(given.json, found, chosen, given.target)
+    return 0
+
+
+def _recommend(
+    given: argparse.Namespace, load: Sequence[Demand], calibration: Calibration, slos_ms: Mapping[str, float]
+) -> tuple[Shape, list[Shape]]:
+    @cache  # a search asks for some shapes twice
+    def share(shape: Shape) -> float:
+        records = simulate(load, calibration, shape).records
+        return sum(record.ok and is_good(record, slos_ms) for record in records) / len(records)
+
+    most = min(given.max_nodes, len(load))  # a node for each request: more change nothing
+    prices = Prices(given.prefill_cost, given.decode_cost)
+    chosen = cheapest(share, target=given.target, most=most, prices=prices)
+    return chosen, neighbours(chosen, most)
+
+
+STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
 Share = Callable[[Shape], float]  # of requests that kept every promise
 
 
@@ -45,7 +93,15 @@ EQUAL: Final = Prices()
 
 
 def cheapest(share: Share, *, target: float, most: int, prices: Prices = EQUAL) -> Shape:
-    """Return the cheapest shape, at most `most` nodes a side, that keeps `target`. Raises `RunError`: there is none."""
+    """Return the cheapest shape, at most `most` nodes a side, that keeps `target`. Raises `RunError`: there is none.
+
+    decode
+      │  x              x: the fewest decode nodes for so many prefill nodes
+      │  x x            A staircase, since more on one side never needs more on the other. Its ends are found with plenty
+      │      x          on the other side; from one end it is walked to the other, unless no cheaper pair can follow.
+      │        x x x
+      └──────────────── prefill
+    """
 
     def enough(prefill: int, decode: int) -> bool:
         return share(Shape(prefill, decode)) >= target
@@ -105,97 +161,6 @@ class Prediction(NamedTuple):
         return None if served.good is None else served.good / (served.completed + served.failed)
 
 
-def _row(found: Prediction, chosen: Shape | None) -> tuple[str, ...]:
-    shape, served = found.shape, found.served
-    times = [f"{value * 1000:.1f}" for spread in (served.ttft, served.tpot) for value in _shown(spread)]
-    return (
-        f"{shape.prefill}:{shape.decode}" + (" ◄" if shape == chosen else ""),
-        *times,
-        "–" if found.share is None else f"{found.share:.1%}",
-        f"{served.requests_per_s:.2f}",
-        f"{found.prefill_busy:.0%}",
-        f"{found.decode_busy:.0%}",
-    )
-
-
-def _shown(values: Spread) -> tuple[float, float, float]:
-    return values.mean, values.median, values.p99
-
-
-def as_plain(found: Prediction) -> dict[str, Any]:
-    named = {
-        f"{name}_{which}_s": value
-        for name, spread in (("ttft", found.served.ttft), ("tpot", found.served.tpot))
-        for which, value in zip(("mean", "median", "p99"), _shown(spread), strict=True)
-    }
-    return {
-        "prefill": found.shape.prefill,
-        "decode": found.shape.decode,
-        **named,
-        "goodput_share": found.share,
-        "requests_per_s": found.served.requests_per_s,
-        "prefill_busy": found.prefill_busy,
-        "decode_busy": found.decode_busy,
-    }
-
-
-SCHEMA_VERSION: Final = 1
-TARGET: Final = 0.9
-MOST_NODES: Final = 4096
-
-
-def parser() -> words.Parser:
-    made = words.parser("plan", "Say how many prefill and decode nodes a load needs, by simulation.")
-    made.set_defaults(endpoint="completions")
-    add = made.add_argument
-    add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
-    add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
-    target = "share of requests that must keep every SLO (%(default)s)"
-    add("--target", type=_target, default=TARGET, metavar="X", help=target)
-    add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
-    add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
-    add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
-    add("--max-nodes", type=words.count, default=MOST_NODES, metavar="N", help="of each kind (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    build.add_load(made)
-    build.add_dataset(made)
-    build.add_trace(made)
-    return made
-
-
-def main(argv: Sequence[str]) -> int:
-    given = parser().parse_args(argv)
-    slos_ms = parse_slos(given.goodput)
-    for wrong in [*build.conflicts(given), *_conflicts(given)]:
-        raise UsageError(wrong)
-    calibration = read_calibration(given.calibration)
-    load = demands(given, build.source(given))
-    chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, load, calibration, slos_ms)
-    found = []
-    for shape in shapes:
-        outcome = simulate(load, calibration, shape)
-        served = serving(outcome.records, outcome.duration_s, slos_ms)
-        found.append(Prediction(shape, served, outcome.prefill_busy, outcome.decode_busy))
-    print("\n\n".join(map(table_text, _tables(given, load, found, chosen))))
-    if given.json:
-        _write(given.json, found, chosen, given.target)
-    return 0
-
-
-def _recommend(
-    given: argparse.Namespace, load: Sequence[Demand], calibration: Calibration, slos_ms: Mapping[str, float]
-) -> tuple[Shape, list[Shape]]:
-    @cache  # a search asks for some shapes twice
-    def share(shape: Shape) -> float:
-        records = simulate(load, calibration, shape).records
-        return sum(record.ok and is_good(record, slos_ms) for record in records) / len(records)
-
-    most = min(given.max_nodes, len(load))  # a node for each request: more change nothing
-    prices = Prices(given.prefill_cost, given.decode_cost)
-    chosen = cheapest(share, target=given.target, most=most, prices=prices)
-    return chosen, neighbours(chosen, most)
-
-
 def _tables(
     given: argparse.Namespace, load: Sequence[Demand], found: Sequence[Prediction], chosen: Shape | None
 ) -> list[Table]:
@@ -218,6 +183,23 @@ def _tables(
     ]
 
 
+def _row(found: Prediction, chosen: Shape | None) -> tuple[str, ...]:
+    shape, served = found.shape, found.served
+    times = [f"{value * 1000:.1f}" for spread in (served.ttft, served.tpot) for value in _shown(spread)]
+    return (
+        f"{shape.prefill}:{shape.decode}" + (" ◄" if shape == chosen else ""),
+        *times,
+        "–" if found.share is None else f"{found.share:.1%}",
+        f"{served.requests_per_s:.2f}",
+        f"{found.prefill_busy:.0%}",
+        f"{found.decode_busy:.0%}",
+    )
+
+
+def _shown(values: Spread) -> tuple[float, float, float]:
+    return values.mean, values.median, values.p99
+
+
 def _write(file: Path, found: Sequence[Prediction], chosen: Shape | None, target: float) -> None:
     plain = {
         "schema_version": SCHEMA_VERSION,
@@ -226,6 +208,23 @@ def _write(file: Path, found: Sequence[Prediction], chosen: Shape | None, target
         "predictions": [as_plain(one) for one in found],
     }
     files.write(file, json.dumps(plain, indent=1) + "\n")
+
+
+def as_plain(found: Prediction) -> dict[str, Any]:
+    named = {
+        f"{name}_{which}_s": value
+        for name, spread in (("ttft", found.served.ttft), ("tpot", found.served.tpot))
+        for which, value in zip(("mean", "median", "p99"), _shown(spread), strict=True)
+    }
+    return {
+        "prefill": found.shape.prefill,
+        "decode": found.shape.decode,
+        **named,
+        "goodput_share": found.share,
+        "requests_per_s": found.served.requests_per_s,
+        "prefill_busy": found.prefill_busy,
+        "decode_busy": found.decode_busy,
+    }
 
 
 def _conflicts(given: argparse.Namespace) -> list[str]:
@@ -245,13 +244,12 @@ def _target(text: str) -> float:
     return value
 
 
-def shape_of(text: str) -> Shape:
-    prefill, _, decode = text.partition(":")
-    try:
-        return Shape(words.count(prefill), words.count(decode))
-    except argparse.ArgumentTypeError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form P:D") from exc
-
-
 def _shapes(text: str) -> list[Shape]:
-    return [shape_of(part) for part in text.split(",")]
+    found = []
+    for part in text.split(","):
+        prefill, _, decode = part.partition(":")
+        try:
+            found.append(Shape(words.count(prefill), words.count(decode)))
+        except argparse.ArgumentTypeError as exc:
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form P:D") from exc
+    return found

@@ -1,1 +1,1 @@
-"""Figures for people and scripts: text, Markdown, CSV, JSON, one HTML page. Every form shows the same `Table`s."""
+"""Figures for people and scripts: text, Markdown, JSON, one HTML page. Every form shows the same `Table`s."""

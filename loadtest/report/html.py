@@ -59,23 +59,6 @@ STYLE: Final = (
 )
 
 
-_ROW: Final = 24  # height of a line of the key, which stands below the drawing
-
-
-def standalone(picture: Picture, names: Sequence[str]) -> str:
-    """Return an SVG file of a plot of lines; `names`: of its lines, in their order."""
-    height = HEIGHT + _ROW * len(names) + 8
-    keys = [
-        f'<g transform="translate({LEFT} {HEIGHT + at * _ROW})">{swatch(at)}<text x="38" y="10">{escape(name)}</text></g>'
-        for at, name in enumerate(names)
-    ]
-    size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    ground = f'<rect width="{WIDTH}" height="{height}" style="fill: var(--paper)"/>'
-    drawing = picture.drawing.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)  # not all of the file's
-    title = f"<title>{escape(picture.title)}</title>"
-    return f"<svg {size}>{title}<style>{STYLE}</style>{ground}{drawing}{''.join(keys)}</svg>\n"
-
-
 def html_report(result: Result) -> str:
     title = f"Load test of {result.arguments.get('model')}, {when(result)}"
     parts = [f"<h1>{escape(title)}</h1>"]
@@ -158,3 +141,20 @@ def _latencies(result: Result) -> list[str]:
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
         parts.append(figure(picture) + table_html(table))
     return parts
+
+
+_ROW: Final = 24  # height of a line of the key, which stands below the drawing
+
+
+def standalone(picture: Picture, names: Sequence[str]) -> str:
+    """Return an SVG file of a plot of lines, for light and dark screens, which a README can show; `names`: of its lines, in their order."""
+    height = HEIGHT + _ROW * len(names) + 8
+    keys = [
+        f'<g transform="translate({LEFT} {HEIGHT + at * _ROW})">{swatch(at)}<text x="38" y="10">{escape(name)}</text></g>'
+        for at, name in enumerate(names)
+    ]
+    size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    ground = f'<rect width="{WIDTH}" height="{height}" style="fill: var(--paper)"/>'
+    drawing = picture.drawing.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)  # not all of the file's
+    title = f"<title>{escape(picture.title)}</title>"
+    return f"<svg {size}>{title}<style>{STYLE}</style>{ground}{drawing}{''.join(keys)}</svg>\n"
