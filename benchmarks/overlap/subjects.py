@@ -63,7 +63,6 @@ _TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
 _PREFILL_SECONDS: Final = "vllm:request_prefill_time_seconds_sum"
 
 WireBytes = Callable[[], int]  # bytes that P has put onto the data link so far
-RawPush = Callable[[int], Awaitable[float]]  # bytes → seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +73,8 @@ class Plain:
     model: str
     url: str
 
-    async def ask(
-        self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None, **more: Any
-    ) -> Answer:
-        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens, **more), times)
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
         before = await prefill_seconds(self.http, self.url)
@@ -90,7 +87,7 @@ class Plain:
 class Raw:
     """Mooncake alone: X."""
 
-    push: RawPush
+    push: Callable[[int], Awaitable[float]]  # bytes → seconds
     bytes_of: Callable[[int], int]  # tokens → KV bytes
     wire_bytes: WireBytes
 

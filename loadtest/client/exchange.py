@@ -150,14 +150,12 @@ class Timing(NamedTuple):
     queued_s: float = 0.0
 
 
-class _Answer:
+class _Answer(AnswerStream):
     """The sink of one exchange."""
 
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.path = self.transfer_id = ""
-        self.stream = AnswerStream()
-        self.error_body = b""
+    status: int | None = None
+    path = transfer_id = ""
+    error_body = b""
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self.status, self.path = status, headers.get(PATH_HEADER, "")
@@ -165,7 +163,7 @@ class _Answer:
 
     def on_body(self, data: bytes, now_s: float) -> None:
         if self.status == 200:
-            self.stream.feed(data, now_s)
+            self.feed(data, now_s)
         elif len(self.error_body) < _ERROR_BYTES:
             self.error_body += data
 
@@ -195,24 +193,23 @@ class Exchange:
         except OSError as exc:
             failure, detail = CONNECT, str(exc)
         ended_s = time.perf_counter()
-        stream = answer.stream
         if answer.status not in (None, 200):
             failure, detail = STATUS, error_words(answer.error_body)
-        elif not failure or (failure == CUT and stream.done):  # a connection may break behind the end
-            failure, detail = stream.verdict(complete=not failure), stream.detail
-        elif stream.error:
-            failure, detail = stream.error, stream.detail
+        elif not failure or (failure == CUT and answer.done):  # a connection may break behind the end
+            failure, detail = answer.verdict(complete=not failure), answer.detail
+        elif answer.error:
+            failure, detail = answer.error, answer.detail
         record = Record(
             index=index,
             started_s=began_s - timing.stage_began_s,
             ended_s=ended_s - timing.stage_began_s,
             due_s=timing.due_s,
             queued_s=timing.queued_s,
-            ttft_s=None if stream.first_s is None else stream.first_s - began_s,
-            latency_s=None if stream.first_s is None else stream.last_s - began_s,
-            itls_s=tuple(stream.gaps_s),
-            input_tokens=ask.input_tokens if stream.input_tokens is None else stream.input_tokens,
-            output_tokens=stream.tokens(),
+            ttft_s=None if answer.first_s is None else answer.first_s - began_s,
+            latency_s=None if answer.first_s is None else answer.last_s - began_s,
+            itls_s=tuple(answer.gaps_s),
+            input_tokens=ask.input_tokens if answer.input_tokens is None else answer.input_tokens,
+            output_tokens=answer.tokens(),
             asked_output_tokens=ask.output_tokens,
             conversation=ask.conversation,
             turn=ask.turn,
@@ -222,4 +219,4 @@ class Exchange:
             path=answer.path,
             transfer_id=answer.transfer_id,
         )
-        return Answered(record, "".join(stream.pieces))
+        return Answered(record, "".join(answer.pieces))
