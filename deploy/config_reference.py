@@ -4,7 +4,6 @@
 """
 
 import re
-from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from baton.contracts.configuration.kinds import Form, Mappings, Range, ShellWords
@@ -128,16 +127,13 @@ def _flag(keys: list[str], flags: dict[str, list[str]]) -> str:
 
 def _default(key: str) -> str:
     section, _, name = key.partition(".")
-    return "".join(_shown(getattr(getattr(BatonConfig(), section), name), name))
-
-
-def _shown(value: object, name: str) -> Iterator[str]:
+    value = getattr(getattr(BatonConfig(), section), name)
     if value in (None, "", ()):
-        yield "–"
-        return
+        return "–"
     if isinstance(value, bool):
         value = str(value).lower()
-    yield f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-    if name.endswith("_bytes") and isinstance(value, int) and value >= 1024:
+    shown = f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    if name.endswith("_bytes") and value >= 1024:
         unit, size = ("MiB", 1024**2) if value >= 1024**2 else ("KiB", 1024)
-        yield f" ({value / size:g} {unit})"
+        shown += f" ({value / size:g} {unit})"
+    return shown

@@ -35,12 +35,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def problem_of(part: str, config: BatonConfig, path: str) -> str:
-    places: dict[str, ProxyConfig | NodeConfig] = {
-        "proxy": config.proxy,
-        "prefill": config.prefill_node,
-        "decode": config.decode_node,
-    }
-    place = places[part]
+    nodes = {"prefill": config.prefill_node, "decode": config.decode_node}
+    place: ProxyConfig | NodeConfig = config.proxy if part == "proxy" else nodes[part]
     encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
     if part == "proxy" and config.proxy.tls_client_ca_file is not None:
         path = ""  # we have no certificate to show

@@ -20,7 +20,7 @@ from benchmarks.proxy.figures import ASGI, BATON, CHUNK, REQUEST
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import subjects
 from benchmarks.quick import connector, first_token
-from benchmarks.quick.ratios import Sample, beside, figures, from_plain, table, to_plain
+from benchmarks.quick.ratios import Sample, beside, figures, table
 from benchmarks.usage import OtherCpu
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
@@ -106,12 +106,14 @@ def read(path: Path) -> tuple[dict[str, Spread], str]:
         stored: Mapping[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return {}, "none"
-    return from_plain(stored["figures"]), f"{stored['when']}, {stored['environment']['cpus']} cores"
+    baseline = {name: Spread(**found) for name, found in stored["figures"].items()}
+    return baseline, f"{stored['when']}, {stored['environment']['cpus']} cores"
 
 
 def write(path: Path, found: Mapping[str, Spread], other_cores: float) -> None:
-    about = {"when": now(), "environment": environment(), "other_cores": round(other_cores, 3)}
-    path.write_text(json.dumps({**about, "figures": to_plain(found)}, indent=1) + "\n")
+    plain: dict[str, Any] = {"when": now(), "environment": environment(), "other_cores": round(other_cores, 3)}
+    plain["figures"] = {name: each._asdict() for name, each in found.items()}
+    path.write_text(json.dumps(plain, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Samples → figures, and figures beside a baseline's. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.harness import Spread, spread, text_table
 
@@ -65,11 +65,3 @@ def _row(line: Line) -> tuple[str, ...]:
 
 def _shown(found: Spread | None) -> str:
     return found.text(3) if found else _DASH
-
-
-def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:
-    return {name: found._asdict() for name, found in now.items()}
-
-
-def from_plain(plain: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    return {name: Spread(**found) for name, found in plain.items()}

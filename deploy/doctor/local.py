@@ -48,7 +48,9 @@ def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | N
     found = machine(place.host, place.protocol)
     installed = versions()
     findings += diagnose_machine(found, HERE)
-    findings += _secret(config, needed=role is not None)
+    named = config.cluster.secret_file
+    if role is not None or named is not None:
+        findings += _refusal("secret-file", HERE, lambda: checks.check_secret(named))
     if roles:
         if "vllm" not in installed:
             findings.append(Finding(code="vllm-missing", where=HERE, what="vLLM is not installed"))
@@ -58,11 +60,6 @@ def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | N
     if role in (None, "proxy"):
         findings += _port(config.proxy.host, config.proxy.port, "proxy")
     return Examination(findings=findings, versions=installed, machine=found)
-
-
-def _secret(config: BatonConfig, *, needed: bool) -> Iterator[Finding]:
-    if needed or config.cluster.secret_file is not None:
-        yield from _refusal("secret-file", HERE, lambda: checks.check_secret(config.cluster.secret_file))
 
 
 def _engine(place: Place) -> Iterator[Finding]:

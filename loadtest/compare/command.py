@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from baton.loadtest import files, words
@@ -39,20 +40,15 @@ def _unequal(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _lengths(one: StageResult, other: StageResult) -> list[str]:
+    completed = [[record for record in stage.records if record.ok] for stage in (one, other)]
+    if not all(completed):
+        return [f"no request of {one.label} was completed"]
     found = []
     for name, field in (("prompts", "input_tokens"), ("answers", "output_tokens")):
-        means = [_mean(stage, field) for stage in (one, other)]
-        if None in means:
-            return [f"no request of {one.label} was completed"]
-        first, second = (mean or 0.0 for mean in means)
+        first, second = (fmean(getattr(record, field) for record in records) for records in completed)
         if abs(first - second) > TOLERANCE * max(first, second):
             found.append(f"{name} of {one.label} were {first:.1f} tokens in A and {second:.1f} in B on average")
     return found
-
-
-def _mean(stage: StageResult, field: str) -> float | None:
-    values = [getattr(record, field) for record in stage.records if record.ok]
-    return sum(values) / len(values) if values else None
 
 
 SCHEMA_VERSION: Final = 1

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
@@ -168,11 +169,8 @@ def find_stage(records: Sequence[Record]) -> Stage | None:
     if not records:
         return None
     changes = sorted([(r.started_s, 1) for r in records] + [(r.ended_s, -1) for r in records])
-    levels: list[tuple[float, int]] = []  # from when on how many were in flight
-    level = 0
-    for at, step in changes:
-        level += step
-        levels.append((at, level))
+    counts = accumulate(step for _, step in changes)
+    levels = list(zip((at for at, _ in changes), counts, strict=True))  # from when on how many were in flight
     most = max(level for _, level in levels)
     began = next(at for at, level in levels if level == most)
     left: float | None = None

@@ -13,6 +13,7 @@ a *stretch* of them is looked at as one:
 """
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from heapq import heappop, heappush
 from itertools import count
@@ -263,12 +264,5 @@ class DecodeNode:
 
     def _cut(self, now_s: float) -> float:
         """End the stretch with the step that is under way; return when that is."""
-        low, high = 1, self._stops_after
-        while low < high:
-            middle = (low + high) // 2
-            if self._after(middle) >= now_s:
-                high = middle
-            else:
-                low = middle + 1
-        self._stops_after = low
-        return self._after(low)
+        self._stops_after = 1 + bisect_left(range(1, self._stops_after), now_s, key=self._after)
+        return self._after(self._stops_after)
