@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,14 +89,13 @@ async def start(
     return await servers.vllm(name, _TARGETS[connector], place, flags, env=env)
 
 
+@dataclass(slots=True)
 class Resting:
     """A subject whose engines are stopped (SIGSTOP) while it is not asked, since each would take a core even then."""
 
-    def __init__(self, subject: Nixl, engines: Sequence[int]) -> None:
-        """`engines` are process ids; see `rest`."""
-        self._subject = subject
-        self._engines = engines
-        self._asking = 0
+    _subject: Nixl
+    _engines: Sequence[int]  # process ids
+    _asking: int = 0
 
     def rest(self) -> None:
         self._signal(signal.SIGSTOP)
