@@ -11,16 +11,11 @@ cancels, preemptions and time-outs, and the invariants I1 to I5 and I8 are looke
     local.py     runs a side once per (state, event) and remembers what came of it
     writes.py    one-sided writes under way
     sides.py     all processes and the writes: what each may do next
-    scope.py     scenes (what is played) and scopes (how much may go wrong); suite.py lists those that are run
-
-    network.py   messages under way; budget.py counts what goes wrong with them
-    world.py     the sides and that network: which events can happen, what they lead to
-    explore.py   breadth first over all states
+    scene.py     what is played; suite.py lists the scenes that are run
 
     anything.py  the sides and a network that may do anything
     exhaust.py   all states of that
-
-    rest.py      whether each state comes to rest, and without a time-out where a beat can do; fair.py: over any network
+    rest.py      whether each state comes to rest, and without a time-out where a beat can do
 
     words.py     a trace that a person can read
     mutants.py   machines with one guard taken out (mutants_repair.py: those that remember what they said; mutants_both_ways.py: nodes): the explorer must find each

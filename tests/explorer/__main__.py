@@ -2,45 +2,40 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 
-from tests.explorer.exhaust import exhaust
-from tests.explorer.explore import Result, explore
+from tests.explorer.exhaust import Result, exhaust
 from tests.explorer.mutants import MUTANTS, find
 from tests.explorer.mutants_both_ways import BOTH_WAYS
+from tests.explorer.scene import Scene
 from tests.explorer.sides import Sides
-from tests.explorer.suite import SUITES, Suite
+from tests.explorer.suite import SUITES
 from tests.explorer.words import story
-from tests.explorer.world import World
 
-HEADER = f"{'':30} {'states':>10} {'frontier':>9} {'steps':>11} {'P x D':>12} {'CPU s':>8}  violations"
+HEADER = f"{'':40} {'states':>10} {'frontier':>9} {'steps':>11} {'P x D':>12} {'CPU s':>8}  violations"
 
 
 def main() -> int:
     """Run what the command line asks for; 0 if everything is as it should be."""
     parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="full", help="how far to go (default: %(default)s)")
-    parser.add_argument("--only", help="explore only the scope or scene of this name, and no mutants")
-    parser.add_argument("--mutants", action="store_true", help="tell the shortest way to each mutant, and do no more")
+    parser.add_argument("--only", help="explore only the scene of this name, and no mutants")
+    parser.add_argument("--mutants", action="store_true", help="tell a way to each mutant, and do no more")
     options = parser.parse_args()
     wrong = 0 if options.mutants else show_suite(SUITES[options.suite], options.only)
     missed = 0 if options.only else show_mutants(tell=options.mutants)
     return 1 if wrong or missed else 0
 
 
-def show_suite(suite: Suite, only: str | None) -> int:
-    """Explore the real machines in every scope and scene of a suite; return how many violations there are."""
+def show_suite(scenes: Mapping[str, Scene], only: str | None) -> int:
+    """Explore the real machines in every scene of a suite; return how many violations there are."""
     print(HEADER)
-    total = Result()
     wrong = 0
-    for name, scope in suite.scopes.items():
+    for name, scene in scenes.items():
         if only in (None, name):
-            wrong += _show(f"scope {name}", explore(World(scope)), total)
-    for name, scene in suite.scenes.items():
-        if only in (None, name):
-            wrong += _show(f"scene {name}", exhaust(Sides(scene)), total)
-    print(
-        f"{'all':30} {total.states:10,} {total.frontier:9} {total.transitions:11,} {'':12} {total.seconds:8.1f}  {wrong}"
-    )
+            result = exhaust(Sides(scene))
+            _show(name, result)
+            wrong += bool(result.violation)
     return wrong
 
 
@@ -60,20 +55,15 @@ def show_mutants(*, tell: bool) -> int:
     return missed
 
 
-def _show(name: str, result: Result, total: Result) -> int:
-    total.states += result.states
-    total.frontier += result.frontier
-    total.transitions += result.transitions
-    total.seconds += result.seconds
+def _show(name: str, result: Result) -> None:
     p, d = result.local_states
     print(
-        f"{name:30} {result.states:10,} {result.frontier:9} {result.transitions:11,} {f'{p} x {d}':>12}"
+        f"{name:40} {result.states:10,} {result.frontier:9} {result.transitions:11,} {f'{p} x {d}':>12}"
         f" {result.seconds:8.1f}  {result.violation or 0}",
         flush=True,
     )
     if result.violation:
         print(story(result.trace, result.violation))
-    return bool(result.violation)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """All ranks and a network that may do anything.
 
-`world.py` counts what the network does wrong; its states multiply with all that can be under way. Here nothing is
-counted and nothing is under way. A message that has been sent may arrive at any time from then on: at once, late, never,
-any number of times, before or after any other. Peers that live may be taken for dead, and D may beat, whenever they
-like. That is more than any scope of `world.py` allows, so what holds here holds there, for every number of losses,
-duplicates and reorderings.
+Nothing is under way and nothing is counted. A message that has been sent may arrive at any time from then on: at once, late, never,
+any number of times, before or after any other. Peers that live may be taken for dead, and D may beat, whenever they like. So what
+holds here holds for every number of losses, duplicates and reorderings.
 
 A state is the ranks and the writes under way. With it goes its *mail*: every message that was sent on some way to it. Where
-two ways meet, their mail is put together, which again allows more than can happen, never less: a violation found here
-may be one that cannot happen (and would show in no scope of `world.py`); one that can happen is found.
+two ways meet, their mail is put together, which allows more than can happen, never less: a violation found here
+may be one that cannot happen; one that can happen is found.
 
 Sequence numbers are what this leaves out: a message that arrives is always taken for the newest. They save work; here
 it shows that nothing else depends on them.
@@ -17,9 +15,9 @@ it shows that nothing else depends on them.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tests.explorer.local import NEWEST, Outcome
-from tests.explorer.scope import FIRST, Event, Label, label
-from tests.explorer.sides import DEAD, Sides
+from tests.explorer.local import Outcome
+from tests.explorer.scene import FIRST, Event, Label, label
+from tests.explorer.sides import DEAD, Sides, WriteStep
 
 # The ranks and the writes in one number: [ first + FEW | second + FEW | … | writes ], of equal size; the dead are
 # negative.
@@ -39,15 +37,6 @@ class Move(NamedTuple):
     sent: Mail
     said: tuple[Message, ...]  # the same, in order
     outcome: Outcome | None  # only where it changes the writes as well
-
-
-class WriteMove(NamedTuple):
-    """What may happen to a write: the writes then, and what one side sees of it."""
-
-    label: Label
-    writes: int
-    side: str
-    event: Event
 
 
 NOTHING = Move(label("", ""), 0, 0, (), None)
@@ -79,13 +68,14 @@ class Anything:
     def __init__(self, sides: Sides) -> None:
         self.sides = sides
         self.places = sides.places
+        self._ruled_out = sides.scene.ruled_out
         self.messages: list[Message] = [("", 0, 0, 0)]  # the first one is none: what needs no message needs this
         self._bits: dict[Message, Mail] = {}
         self._moves: dict[tuple[str, int], list[Move]] = {}
         self._known_events: dict[tuple[str, int], Events] = {}
         self._seen: dict[tuple[str, int, Event], Move] = {}
         self._after_crash: dict[tuple[str, int, int], int] = {}
-        self._write_moves: dict[tuple[object, ...], list[WriteMove]] = {}
+        self._write_moves: dict[tuple[object, ...], list[WriteStep]] = {}
         width = BITS // (len(self.places) + 1)
         self._field = (1 << width) - 1
         self._shifts = [width * place for place in range(len(self.places), 0, -1)]
@@ -154,43 +144,42 @@ class Anything:
         """What a living side may do of itself; no live peer is taken for dead where that is ruled out."""
         key = (side, number)
         if key not in self._moves:
-            steps = self.sides.steps_of(side, number)
-            moves = [
-                self._move(step.label, side, number, step.outcome)
-                for step in steps
-                if (self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered"))
-                and step.label.what not in self.sides.scene.left_out
-            ]
+            events = self.sides.local(side).facts[number].events
+            moves = [self._react(side, number, event) for event in events if event[0] not in self._ruled_out]
             self._moves[key] = [move for move in moves if move.delta or move.sent or move.outcome]
         return self._moves[key]
 
-    def write_moves(self, numbers: Sequence[int], writes: int) -> list[WriteMove]:
+    def write_moves(self, numbers: Sequence[int], writes: int) -> list[WriteStep]:
         """What may happen to the writes under way."""
         known = self.sides.known(numbers)
         key = (writes, *(facts and (facts.source or facts.engines) for facts in known.values()))
         if key not in self._write_moves:
-            self._write_moves[key] = [WriteMove(*step) for step in self.sides.write_steps(writes, known)]
+            self._write_moves[key] = list(self.sides.write_steps(writes, known))
         return self._write_moves[key]
 
-    def sees(self, write: WriteMove, numbers: Sequence[int]) -> Move:
+    def sees(self, write: WriteStep, numbers: Sequence[int]) -> Move:
         """What an end of a write does to the rank that it concerns."""
         if not write.side:
             return NOTHING
         number = numbers[self.places.index(write.side)]
         key = (write.side, number, write.event)
         if key not in self._seen:
-            self._seen[key] = self.react(*key)
+            self._seen[key] = self._react(*key)
         return self._seen[key]
 
-    def react(self, side: str, number: int, event: Event) -> Move:
-        return self._move(label(side, *event), side, number, self.sides.local(side).run(number, event))
+    def arrivals(self, side: str, number: int) -> list[tuple[Mail, Move]]:
+        """What each message does in a state of a living side, of those that have been tried there."""
+        return self._known_events[side, number].arrivals
 
     def arrival(self, number: int, message: Message) -> Move:
         """What a message does in a state of the side that it goes to."""
         to, sender, receiver, body = message
-        what = label("net", "deliver", to, sender, receiver, self.sides.bodies.known[body], False)
-        outcome = self.sides.local(to).run(number, ("deliver", sender, receiver, NEWEST + 1, body))
+        what = label("net", "deliver", to, sender, receiver, self.sides.bodies.known[body])
+        outcome = self.sides.local(to).run(number, ("deliver", sender, receiver, body))
         return self._move(what, to, number, outcome)
+
+    def _react(self, side: str, number: int, event: Event) -> Move:
+        return self._move(label(side, *event), side, number, self.sides.local(side).run(number, event))
 
     def _move(self, what: Label, side: str, number: int, outcome: Outcome) -> Move:
         mail = 0

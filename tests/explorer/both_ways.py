@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from baton.contracts.kv_transfer import Role
-from tests.explorer.scope import BLOCK_TOKENS, Scene
+from tests.explorer.scene import BLOCK_TOKENS, Scene
 
 A, B = "a" * 32, "b" * 32  # ids of transfers: of a prompt from N to N1; from N1 to N
 PROMPT = tuple(range(BLOCK_TOKENS))

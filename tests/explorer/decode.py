@@ -14,15 +14,15 @@ from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
 from tests.explorer.rank import Facts, Rank
-from tests.explorer.scope import (
+from tests.explorer.scene import (
     BLOCK_TOKENS,
     FIRST,
     HELLO,
     LONG_AGO,
+    NUMBERS,
     SETTINGS,
     Event,
     Machines,
-    Numbers,
     Scene,
     Submitted,
     accept_all,
@@ -61,7 +61,7 @@ class ConsumerRank(Rank):
             hello=HELLO,
             check_compatible=accept_all,
         )
-        self.machine._sequence = Numbers()
+        self.machine._sequence = NUMBERS
         self.gather = machines.gather(self.machine)
         self.scene = scene
         self.engines: list[str] = []  # alive

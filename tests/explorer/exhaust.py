@@ -6,14 +6,24 @@ off. A violation is told with the first way to it that was found.
 
 import time
 from array import array
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from tests.explorer.anything import ALWAYS, Anything, Key
-from tests.explorer.explore import Result
-from tests.explorer.fair import Fair
 from tests.explorer.rest import check
-from tests.explorer.scope import Label
+from tests.explorer.scene import Label
 from tests.explorer.sides import Sides
+
+
+@dataclass
+class Result:
+    states: int = 0
+    transitions: int = 0
+    frontier: int = 0  # states that were not looked at: 0 unless a violation ended it
+    seconds: float = 0.0  # of processor time
+    violation: str = ""
+    trace: list[Label] = field(default_factory=list)
+    local_states: tuple[int, int] = (0, 0)  # of the prefill and of the decode ranks
 
 
 def exhaust(sides: Sides) -> Result:
@@ -26,7 +36,7 @@ def exhaust(sides: Sides) -> Result:
         if found.wrong:
             result.violation, result.trace = found.wrong, found.way_to(len(found.keys) - 1)
     if not result.violation:
-        here, result.violation = _check_rest(found)
+        here, result.violation = check(found.all, found.keys, found.mails, found.numbers)
         result.trace = found.way_to(here)
     assert found.all.fits(), "a number has run over into the next field"
     result.states, result.frontier = len(found.keys), len(found.frontier)
@@ -44,14 +54,14 @@ class Found:
         self.numbers = {self.keys[0]: 0}
         self.frontier = [0]  # a heap: the oldest first, so that a state has most of its mail when it is looked at
         self.wrong = ""
-        self._mail = [ALWAYS]
+        self.mails = [ALWAYS]
         self._same = {ALWAYS: ALWAYS}  # mails, each kept once
         self._waits = bytearray([1])  # in the frontier
         self._from = array("L", [0])
 
     def expand(self) -> int:
         """Look at the next state of the frontier; return how many others can follow."""
-        numbers, mails, waits = self.numbers, self._mail, self._waits
+        numbers, mails, waits = self.numbers, self.mails, self._waits
         here = heappop(self.frontier)
         waits[here] = 0
         mails[here], successors = self.all.successors(self.keys[here], mails[here])
@@ -73,7 +83,7 @@ class Found:
         way: list[Label] = []
         while there > 0:
             here = self._from[there]
-            way.insert(0, self.all.label(self.keys[here], self._mail[here], self.keys[there]))
+            way.insert(0, self.all.label(self.keys[here], self.mails[here], self.keys[there]))
             there = here
         return way
 
@@ -81,18 +91,7 @@ class Found:
         self.numbers[key] = len(self.keys)
         heappush(self.frontier, len(self.keys))
         self.keys.append(key)
-        self._mail.append(self._same.setdefault(mail, mail))
+        self.mails.append(self._same.setdefault(mail, mail))
         self._waits.append(1)
         self._from.append(came_from)
         self.wrong = self.all.sides.problem(self.all.unpack(key)[0])
-
-
-def _check_rest(found: Found) -> tuple[int, str]:
-    """Return a state that does not come to rest and what is wrong, or `(0, "")`."""
-    fair = Fair(found.all)
-
-    def step(here: int) -> tuple[int, Label | None]:
-        there, label = fair.after(found.keys[here])
-        return found.numbers[there], label
-
-    return check(len(found.keys), step)

@@ -5,8 +5,10 @@ compared with each other, so `network.py` keeps their order and no more. Every f
 safety, so all of them rest at 0 and a time-out is an event that may happen whenever it is armed.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
+from functools import cache
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -24,27 +26,57 @@ PLAIN = int | str | bytes | None
 
 def freeze(value: Any) -> Hashable:
     """Return a hashable picture of `value`, times left out."""
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, float | FunctionType):
-        return None
-    if isinstance(value, list | tuple):
-        return tuple(map(freeze, value))
-    if isinstance(value, dict):
-        return tuple((freeze(key), freeze(item)) for key, item in value.items())  # the order may matter
-    if isinstance(value, set | frozenset):
-        return tuple(sorted(value))
-    pictures = (bool(item) if name in WORDS else freeze(item) for name, item in fields(value))
+    return _picture_of(type(value))(value)
+
+
+@cache
+def _picture_of(kind: type) -> Callable[[Any], Hashable]:
+    if issubclass(kind, Enum):
+        return attrgetter("name")
+    if issubclass(kind, PLAIN):
+        return _itself
+    if issubclass(kind, float | FunctionType):
+        return _nothing
+    if issubclass(kind, list | tuple):
+        return _items
+    if issubclass(kind, dict):
+        return _pairs
+    if issubclass(kind, set | frozenset):
+        return _elements
+    return _attributes
+
+
+def _itself(value: Hashable) -> Hashable:
+    return value
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+def _items(value: Iterable[Any]) -> Hashable:
+    return tuple([freeze(item) for item in value])
+
+
+def _pairs(value: dict[Any, Any]) -> Hashable:
+    return tuple([(freeze(key), freeze(item)) for key, item in value.items()])  # the order may matter
+
+
+def _elements(value: Iterable[Any]) -> Hashable:
+    return tuple(sorted(value))
+
+
+def _attributes(value: Any) -> Hashable:
+    pictures = [bool(item) if name in WORDS else freeze(item) for name, item in fields(value)]
     return (type(value).__name__, *pictures)
 
 
 def in_order(table: dict[Any, Any]) -> None:
     """Sort a dictionary by its keys, where their order makes no difference."""
-    items = sorted(table.items())
-    table.clear()
-    table.update(dict(items))
+    if len(table) > 1:
+        items = sorted(table.items())
+        table.clear()
+        table.update(items)
 
 
 def still(value: Any) -> None:
@@ -66,11 +98,17 @@ def still(value: Any) -> None:
                 still(item)
 
 
-def fields(value: Any) -> Iterator[tuple[str, Any]]:
+def fields(value: Any) -> Iterable[tuple[str, Any]]:
     """Name and value of every attribute that counts, whether in slots or in a dictionary."""
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dict__", None)
+    held = getattr(value, "__dict__", None)
+    if held is None:
+        return [(name, getattr(value, name)) for name in _slots_of(type(value))]
+    return [(name, item) for name, item in held.items() if name not in IGNORED]
+
+
+@cache
+def _slots_of(kind: type) -> Sequence[str]:
+    names = getattr(kind, "__struct_fields__", None)
     if names is None:
-        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    for name in names:
-        if name not in IGNORED:
-            yield name, getattr(value, name)
+        names = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+    return [name for name in names if name not in IGNORED]

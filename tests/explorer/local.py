@@ -1,7 +1,7 @@
 """Runs one side, once per (state, event), and remembers what came of it.
 
-States of a side are numbered, so that the states of the world are short tuples of numbers, and the real machines run
-only for what has not been seen before.
+States of a side are numbered, so that a state of all of them is one short number, and the real machines run only for what has
+not been seen before.
 """
 
 import pickle
@@ -19,10 +19,10 @@ from tests.explorer.freeze import freeze, still
 from tests.explorer.node import Node
 from tests.explorer.prefill import PrefillSide
 from tests.explorer.rank import Facts
-from tests.explorer.scope import REASON, Event, Numbers, Submitted
+from tests.explorer.scene import NEWEST, REASON, Event, Submitted
 
-NEWEST = 100  # see network.py
 Side = PrefillSide | DecodeSide | Node
+NO_STATE = -1
 
 
 class Outcome(NamedTuple):
@@ -34,7 +34,6 @@ class Outcome(NamedTuple):
     state: int
     # To which place, sender (negative: the side of a node that receives, to the one that sends), receiver, number of the body.
     sent: tuple[tuple[str, int, int, int], ...]
-    seen: dict[int, int]  # newest sequence number accepted, by sender
     submitted: tuple[Submitted, ...]
     fenced: str  # engine that was destroyed, or ""
 
@@ -69,16 +68,12 @@ class Local:
         self._stored: list[bytes] = []
         self._numbers: dict[Hashable, int] = {}
         self._outcomes: dict[tuple[int, Event], Outcome] = {}
-        self._prints: dict[bytes, tuple[int, dict[int, int]]] = {}  # of machines that have been compared already
-
-    def number(self, side: Side) -> int:
-        return self._intern(side)[0]
-
-    def body(self, number: int) -> Body:
-        return self._bodies.known[number]
+        self._prints: dict[bytes, int] = {}  # of machines that have been compared already
+        self._unchanged: dict[int, bytes] = {}  # by state, the print of one that has just been loaded
+        self._at_hand: tuple[int, Side | None] = (NO_STATE, None)
 
     def run(self, state: int, event: Event) -> Outcome:
-        """Let `event` happen in `state`. A delivery names its message by sender, receiver, sequence number and body."""
+        """Let `event` happen in `state`. A delivery names its message by sender, receiver and body."""
         outcome = self._outcomes.get((state, event))
         if outcome is None:
             outcome = self._outcomes[state, event] = self.work_out(state, event)
@@ -86,10 +81,10 @@ class Local:
 
     def work_out(self, state: int, event: Event) -> Outcome:
         """Do what `run` does, but do not remember it."""
-        side: Side = pickle.loads(self._stored[state])  # noqa: S301  # our own bytes
+        side = self._take(state)
         if event[0] == "deliver":
-            _, sender, receiver, seq, body = event
-            message = decode(encode(Message(abs(sender), receiver, seq, self._bodies.known[body])))
+            _, sender, receiver, body = event
+            message = decode(encode(Message(abs(sender), receiver, NEWEST, self._bodies.known[body])))
             event = ("deliver" if sender > 0 else "ask", message)
         submitted = side.apply(event)
         sent = tuple(
@@ -97,28 +92,40 @@ class Local:
             for sign, outbox in side.outboxes()
             for to, m in take_outputs(outbox)
         )
-        number, seen = self._intern(side)
         fenced = event[1] if event[0] == "fence" else ""
-        return Outcome(next(self._bodies.outcomes), side.incarnation, number, sent, seen, tuple(submitted), fenced)
+        number = self.number(side)
+        return Outcome(next(self._bodies.outcomes), side.incarnation, number, sent, tuple(submitted), fenced)
 
-    def _intern(self, side: Side) -> tuple[int, dict[int, int]]:
-        for machine in side.machines():
-            machine._sequence = Numbers()
-        digest = blake2b(pickle.dumps(side), digest_size=16).digest()
-        if (known := self._prints.get(digest)) is None:
-            known = self._prints[digest] = self._compare(side)
+    def number(self, side: Side) -> int:
+        """Return the number of the state that a side is in."""
+        for session in side.sessions():
+            session._seen = 0
+        seen = _print_of(side)
+        if (known := self._prints.get(seen)) is None:
+            known = self._prints[seen] = self._compare(side)
+        if seen == self._unchanged.get(known):
+            self._at_hand = known, side
         return known
 
-    def _compare(self, side: Side) -> tuple[int, dict[int, int]]:
-        seen: dict[int, int] = {}
-        for session in side.sessions():
-            if session._seen:
-                seen[session.peer], session._seen = session._seen, NEWEST
-        still(side)
+    def _take(self, state: int) -> Side:
+        """Return a side in a state: the last one, if nothing has happened to it there."""
+        (at, side), self._at_hand = self._at_hand, (NO_STATE, None)
+        if side is None or at != state:
+            side = pickle.loads(self._stored[state])  # noqa: S301  # our own bytes
+            if state not in self._unchanged:
+                self._unchanged[state] = _print_of(side)
+        return side
+
+    def _compare(self, side: Side) -> int:
         key = (freeze(side), side.key())
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._stored)
+            still(side)
             self._stored.append(pickle.dumps(side))
             self.facts.append(side.facts())
-        return number, seen
+        return number
+
+
+def _print_of(side: Side) -> bytes:
+    return blake2b(pickle.dumps(side), digest_size=16).digest()

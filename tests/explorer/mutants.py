@@ -15,20 +15,18 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.tombstones import Tombstones
 from tests.explorer import mutants_repair
-from tests.explorer.exhaust import exhaust
-from tests.explorer.explore import Result, explore
-from tests.explorer.scope import Machines, Scene, Scope
+from tests.explorer.exhaust import Result, exhaust
+from tests.explorer.scene import Machines, Scene
 from tests.explorer.sides import Sides
-from tests.explorer.world import World
 from tests.mutants.mutations import Mutation
 
 
 class Mutant(NamedTuple):
-    """Machines, the scope or scene in which they are caught, and what they break: an invariant, or the repair of a loss."""
+    """Machines, the scene in which they are caught, and what they break: an invariant, or the repair of a loss."""
 
     name: str
     breaks: str
-    scope: Scene
+    scene: Scene
     machines: Machines = Machines()
 
 
@@ -73,17 +71,15 @@ class GivesTheTokenToAll(Producer):
 
 
 NARROW = frozenset({"cancel", "abandon", "void", "zero", "orphan", "overdue", "unanswered", "silence", "beat"})
-CALM = Scope(faults=0, crashes_p=0, crashes_d=0)
+CALM = Scene(crashes_p=0, crashes_d=0)
 SAMPLED = replace(CALM, samples=True)
 VERIFIED = replace(CALM, verify=True)
-SILENT = Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0)
-LATE = Scope(faults=2, losses=0, crashes_p=0, crashes_d=0, without=NARROW - {"cancel"})
-TWO = replace(CALM, transfers=2, without=NARROW | {"hold"})
-P_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_d=0)
-D_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_p=0, asks_again=False)
-D_ASKS_AGAIN = replace(D_DIES, asks_again=True, without=NARROW)
-ONE_LOSS = Scope(faults=1, duplicates=0, silences=0, crashes_p=0, crashes_d=0)
-IN_TOUCH = Scene(crashes_p=0, crashes_d=0, cut_off=False)
+LATE = replace(CALM, left_out=NARROW - {"cancel"})
+TWO = replace(CALM, transfers=2, left_out=NARROW | {"hold"})
+P_DIES = Scene(crashes_d=0)
+D_DIES = Scene(crashes_p=0, asks_again=False)
+D_ASKS_AGAIN = Scene(crashes_p=0, left_out=NARROW)
+IN_TOUCH = replace(CALM, cut_off=False)
 TWO_P = replace(IN_TOUCH, prefill_ranks=2)
 TWO_D = replace(IN_TOUCH, decode_ranks=2)
 OTHERS_PROMPT = Machines(
@@ -102,7 +98,7 @@ MUTANTS = [
     Mutant(
         "give the token to all prompts",
         "I8",
-        replace(SAMPLED, transfers=2, without=NARROW | {"hold"}),
+        replace(TWO, samples=True),
         Machines(producer=GivesTheTokenToAll),
     ),
     Mutant(
@@ -175,14 +171,14 @@ MUTANTS = [
     Mutant("keep no tombstones", "I3", LATE, p("self.tombstones = Tombstones()", "self.tombstones = Tombstones(0)")),
     Mutant(
         "let another reservation take over",
-        "I4",
+        "I3",
         D_ASKS_AGAIN,
         p(
             "if (transfer.decode, transfer.epoch) != (decode, body.epoch):\n",
             "transfer.decode, transfer.reservation = decode, body\n            if False:\n",
         ),
     ),
-    Mutant("keep what D no longer lists", "I5", SILENT, p("self._end(transfer, UNWANTED, now)", "pass")),
+    Mutant("keep what D no longer lists", "I5", CALM, p("self._end(transfer, UNWANTED, now)", "pass")),
     Mutant(
         "release before the digest",
         "digest",
@@ -218,7 +214,7 @@ MUTANTS = [
     Mutant("let a restarted P inherit epochs", "I3", P_DIES, d("        if restarted:\n", "        if False:\n")),
     Mutant(
         "ignore incarnations",
-        "I4",
+        "I3",
         D_ASKS_AGAIN,
         d(
             "        restarted = session.is_restart(message)",
@@ -299,23 +295,23 @@ MUTANTS = [
             "self._parts(request_id)[:1]:\n            self._producer.void(",
         ),
     ),
-    Mutant("say HELLO once", "repair", ONE_LOSS, Machines(consumer=mutants_repair.IntroducesItselfOnce)),
+    Mutant("say HELLO once", "repair", IN_TOUCH, Machines(consumer=mutants_repair.IntroducesItselfOnce)),
     Mutant(
         "say RESERVE once",
         "repair",
-        ONE_LOSS,
+        IN_TOUCH,
         d("not in known:\n                self._send_reserve(transfer)", "not in known:\n                pass"),
     ),
     Mutant(
         "say RESERVE with the second beat",
         "repair",
-        ONE_LOSS,
+        IN_TOUCH,
         Machines(consumer=mutants_repair.ReservesEveryOtherTime),
     ),
     Mutant(
         "say REVOKE once",
-        "repair",
-        ONE_LOSS,
+        "I5",
+        IN_TOUCH,
         d(
             "    if transfer.phase is Phase.REVOKING:\n                self._send(",
             "    if False:\n                self._send(",
@@ -324,7 +320,7 @@ MUTANTS = [
     Mutant(
         "say once that nothing is needed",
         "repair",
-        replace(ONE_LOSS, without=frozenset({"unanswered"})),
+        IN_TOUCH,
         d(
             "if len(declined) < MAX_DECLINED:",
             "if session.state is not SessionState.OPEN:",
@@ -332,16 +328,16 @@ MUTANTS = [
             "self.hellos[peer] = hello\n        self._send_beat(peer)\n        self._declined.pop(peer, None)\n",
         ),
     ),
-    Mutant("beat every five seconds", "repair", ONE_LOSS, Machines(consumer=mutants_repair.BeatsSlowly)),
-    Mutant("say STARTED once", "repair", ONE_LOSS, Machines(producer=mutants_repair.StartsOnce)),
-    Mutant("say COMMIT once", "repair", ONE_LOSS, Machines(producer=mutants_repair.CommitsOnce)),
-    Mutant("say FAIL(clean) once", "repair", ONE_LOSS, Machines(producer=mutants_repair.FailsOnce)),
-    Mutant("say FAIL(dirty) once", "repair", ONE_LOSS, Machines(producer=mutants_repair.FailsDirtyOnce)),
-    Mutant("answer no beat", "repair", ONE_LOSS, p("self._send(decode, Beat(open=mine))", "pass")),
+    Mutant("beat every five seconds", "repair", IN_TOUCH, Machines(consumer=mutants_repair.BeatsSlowly)),
+    Mutant("say STARTED once", "repair", IN_TOUCH, Machines(producer=mutants_repair.StartsOnce)),
+    Mutant("say COMMIT once", "repair", IN_TOUCH, Machines(producer=mutants_repair.CommitsOnce)),
+    Mutant("say FAIL(clean) once", "repair", IN_TOUCH, Machines(producer=mutants_repair.FailsOnce)),
+    Mutant("say FAIL(dirty) once", "repair", IN_TOUCH, Machines(producer=mutants_repair.FailsDirtyOnce)),
+    Mutant("answer no beat", "repair", IN_TOUCH, p("self._send(decode, Beat(open=mine))", "pass")),
     Mutant(
         "introduce nobody",
         "repair",
-        SILENT,
+        CALM,
         p(
             "self.outbox.append((route, Message(self.incarnation, message.sender, next(self._sequence), Introduce())))",
             "pass",
@@ -351,7 +347,4 @@ MUTANTS = [
 
 
 def find(mutant: Mutant) -> Result:
-    """Look for a mutant; where faults are counted, by the shortest way to it."""
-    if isinstance(mutant.scope, Scope):
-        return explore(World(mutant.scope, mutant.machines))
-    return exhaust(Sides(mutant.scope, mutant.machines))
+    return exhaust(Sides(mutant.scene, mutant.machines))

@@ -12,7 +12,7 @@ from baton.kv_connector.scheduler_side.sides import SchedulerSides
 from baton.kv_connector.worker_side.sides import WorkerSides
 from tests.explorer.both_ways import ASIDE, BothWays, FullOfEachOther
 from tests.explorer.mutants import Mutant, edited, p
-from tests.explorer.scope import Machines
+from tests.explorer.scene import Machines
 
 
 def schedulers(*texts: str) -> Machines:

@@ -32,7 +32,7 @@ from tests.explorer.decode import ConsumerRank
 from tests.explorer.freeze import in_order
 from tests.explorer.prefill import ProducerRank
 from tests.explorer.rank import Facts
-from tests.explorer.scope import BLOCK_TOKENS, LONG_AGO, SETTINGS, Event, Machines, Submitted, place_of
+from tests.explorer.scene import BLOCK_TOKENS, LONG_AGO, SETTINGS, Event, Machines, Submitted, place_of
 from tests.unit.kv_connector.scheduler_fakes import SECRET, FakeBlock, FakePool, step_output
 
 VOCABULARY, CONTEXT = 1_000, 1_000  # tokens
@@ -308,8 +308,6 @@ class Node:
             self._flush()
             if not self.scene.lags:
                 self._catch_up()
-            if found := self.sides.integrity._look():
-                self.trouble = f"pool: a block {found[0].wrong}"
         except AssertionError as error:
             self.trouble, submitted = f"assertion: {error}", []
         finally:
@@ -595,9 +593,6 @@ class Node:
     def incarnation(self) -> int:
         return self.sending.incarnation
 
-    def machines(self) -> Iterable[Any]:
-        return self.sending.machine, self.receiving.machine
-
     def outboxes(self) -> Iterable[tuple[int, list[tuple[str, Message]]]]:
         return (1, self.sending.post.sent), (-1, self.receiving.post.sent)
 
@@ -613,7 +608,7 @@ class Node:
         return Facts(
             incarnation=self.incarnation,
             events=tuple(self.events()),
-            problem=self.trouble,
+            problem=self.trouble or self._pool_problem(),
             at_rest=self._at_rest(),
             flows=frozenset(self.receiving.machine.transfers),
             peers=frozenset([*self.sending.machine.sessions, *self.receiving.machine.sessions]),
@@ -623,6 +618,10 @@ class Node:
             asked=(*sorted(here), *self.skip),
             asks=frozenset(leg.transfer for leg in arrived if leg.role == "decode"),
         )
+
+    def _pool_problem(self) -> str:
+        found = self.sides.integrity._look()
+        return f"pool: a block {found[0].wrong}" if found else ""
 
     def _at_rest(self) -> bool:
         """Whether every request has ended, and nothing is kept."""

@@ -17,16 +17,16 @@ from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Fail, Hello, Message
 from tests.explorer.freeze import in_order
 from tests.explorer.rank import Facts, Rank
-from tests.explorer.scope import (
+from tests.explorer.scene import (
     BLOCK_TOKENS,
     HELLO,
     LONG_AGO,
+    NUMBERS,
     REASON,
     SETTINGS,
     Event,
     Handle,
     Machines,
-    Numbers,
     Scene,
     Submitted,
     accept_all,
@@ -66,7 +66,7 @@ class ProducerRank(Rank):
             terms=partial(_terms, scene.terms(self.place)),
             verify=verify_all if scene.verify else verify_none,
         )
-        self.machine._sequence = Numbers()
+        self.machine._sequence = NUMBERS
         self.fan_out = machines.fan_out(self.machine)
         self.scene = scene
         self.pushes: dict[Handle, Push] = {}

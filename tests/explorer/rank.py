@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from baton.kv_connector.handoff.session import Session
 from baton.kv_connector.protocol.messages import Message
-from tests.explorer.scope import Event
+from tests.explorer.scene import Event
 
 Contents: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]  # block, content per layer
 
@@ -35,9 +35,6 @@ class Rank:
     @property
     def incarnation(self) -> int:
         return int(self.machine.incarnation)
-
-    def machines(self) -> Iterable[Any]:
-        return (self.machine,)
 
     def outboxes(self) -> Iterable[tuple[int, list[tuple[Any, Message]]]]:
         """What is sent; 1, or -1 where a node's side that receives sends to one that sends."""

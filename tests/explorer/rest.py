@@ -1,8 +1,8 @@
 """Whether every state comes to rest once nothing bad happens any more (I5), and by what means.
 
-From each state one fair run is followed: what is under way arrives in order and succeeds, the schedulers and the
-sender do what they have begun, D allocates what P has started, fences are carried out, dead processes stay dead. When
-nothing moves, the clock moves by a beat; when that changes nothing either, time-outs expire one after the other. Such
+From each state one fair run is followed. All mail is lost to begin with, which is more than a run with few losses can show;
+from then on every message arrives at once and in order. Writes under way succeed, the schedulers and the sender do what they have
+begun, D allocates what P has started, fences are carried out, dead processes stay dead. When nothing moves, the clock moves by a beat; when that changes nothing either, time-outs expire one after the other. Such
 a run must end with nothing kept on either side: no block, no transfer, no session with the dead, and an answer for the
 request.
 
@@ -10,19 +10,17 @@ A time-out is no repair: what was lost has to be said again with a beat, and all
 time-outs one beat may change something, and a time-out is excused only by what no message can mend.
 """
 
-from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Mapping, Sequence
 
-from tests.explorer.scope import FIRST, Label
-from tests.explorer.sides import Known, Sides
+from tests.explorer.anything import Anything, Key, Mail, Message, Move
+from tests.explorer.scene import FIRST, Label
+from tests.explorer.sides import DEAD, Known, Sides, WriteStep
 from tests.explorer.words import sentence
-from tests.explorer.world import State, World
 from tests.explorer.writes import Stage
 
-NONE = -1
 # What happens by itself, most urgent first.
 URGENT: tuple[tuple[str, str], ...] = (
-    ("net", "deliver"),
     ("write", "submit"),
     ("write", "land"),
     ("write", "succeed"),
@@ -57,37 +55,40 @@ TIME_OUTS: tuple[tuple[str, str], ...] = (
 BEATEN = {place: 1 << number for number, place in enumerate(FIRST)}
 PATIENT = {name: rank for rank, name in enumerate(BEATS + TIME_OUTS)}
 UNKNOWN = 255
+MAX_ARRIVALS = 1_000  # after one event; more would be a conversation that feeds itself
+ENDLESS = "I5: from here on, messages answer each other for ever"
 
 
 class UnrestError(Exception):
     """A fair run does not come to rest as it should."""
 
 
-def check(states: int, step: Callable[[int], tuple[int, Label | None]]) -> tuple[int, str]:
-    """Follow a fair run from each state.
-
-    Args:
-        states: How many there are.
-        step: Returns for a state the next one of its fair run, and the patient step that leads there, if it is one; the
-            same state if nothing moves. Raises `UnrestError`.
+def check(
+    anything: Anything, keys: Sequence[Key], mails: Sequence[Mail], numbers: Mapping[Key, int]
+) -> tuple[int, str]:
+    """Follow a fair run from each state, given by number, and what any message that may arrive there leads to.
 
     Returns:
         A state that does not come to rest and what is wrong; `(0, "")` if there is none.
     """
-    beats = bytearray([UNKNOWN]) * states  # of whom they change something, until a time-out or the end: a bit for each
-    for start in range(states):
+    fair = Fair(anything)
+    beats = bytearray(
+        [UNKNOWN] * len(keys)
+    )  # of whom they change something, until a time-out or the end: a bit for each
+    for start, mail in enumerate(mails):
         path: dict[int, Label | None] = {}
         here = start
-        while beats[here] == UNKNOWN:
-            if here in path:
-                return start, "I5: from here on, it goes round in circles for ever"
-            try:
-                there, path[here] = step(here)
-            except UnrestError as error:
-                return start, str(error)
-            if there == here:
-                beats[here] = 0
-            here = there
+        try:
+            fair.converse(keys[start], mail)
+            while beats[here] == UNKNOWN:
+                if here in path:
+                    return start, "I5: from here on, it goes round in circles for ever"
+                key, path[here] = fair.after(keys[here])
+                if key == keys[here]:
+                    beats[here] = 0
+                here = numbers[key]
+        except UnrestError as error:
+            return start, str(error)
         needed = beats[here]
         for state, label in reversed(path.items()):
             if label and kind_of(label) in TIME_OUTS:
@@ -100,56 +101,125 @@ def check(states: int, step: Callable[[int], tuple[int, Label | None]]) -> tuple
     return 0, ""
 
 
-class Rest:
-    """Collects the fair step of every state while the exploration goes on, and follows them afterwards."""
+class Fair:
+    """Follows fair runs."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._next = array("q")  # the fair step; NONE: nothing happens by itself
-        self._rank = array("b")
-        self._patient: dict[int, list[tuple[int, int, Label]]] = {}  # here → order, there, label
-        self._waited: dict[int, Label] = {}  # here → the patient one that was chosen
+    def __init__(self, anything: Anything) -> None:
+        self._all = anything
+        self._sides = anything.sides
+        self._urgent: dict[tuple[str, int], list[tuple[int, Move]]] = {}
+        self._patient: dict[tuple[str, int], list[tuple[int, Move]]] = {}
+        self._delivered: dict[tuple[Key, tuple[Message, ...]], Key] = {}
 
-    def note(self, here: int, state: State, label: Label, there: int) -> None:
-        """Look at one edge of the exploration."""
-        while len(self._next) <= here:
-            self._next.append(NONE)
-            self._rank.append(len(URGENT))
-        kind = kind_of(label)
-        rank = RANK.get(kind)
-        if rank is not None and there != here:
-            if rank < self._rank[here] and happens(label, self._world.known(state)):
-                self._next[here], self._rank[here] = there, rank
-        elif kind in PATIENT and there != here:
-            self._patient.setdefault(here, []).append((PATIENT[kind], there, label))
+    def after(self, key: Key) -> tuple[Key, Label | None]:
+        """Return the next state of a fair run, and the patient step that leads there, if it is one.
 
-    def check(self, states: list[State]) -> tuple[int, str]:
-        """Return a state that does not come to rest and what is wrong, or `(0, "")`."""
-        return check(len(states), lambda here: self._step(here, states))
+        The same state if nothing moves any more.
 
-    def _step(self, here: int, states: list[State]) -> tuple[int, Label | None]:
-        if here < len(self._next):
-            if self._next[here] != NONE:
-                return self._next[here], self._waited.get(here)
-            known = self._world.known(states[here])
-            left: list[Label] = []
-            for _, there, label in sorted(self._patient.pop(here, [])):
-                fair = is_fair(label, known, self._world.sides)
-                if fair is None or self._settles_at(there) == here:
-                    continue
-                if fair:
-                    self._next[here], self._waited[here] = there, label
-                    return there, label
-                left.append(label)
-            if left:
-                raise bare(left[0])
-        finish(self._world.known(states[here]))
-        return here, None
+        Raises:
+            UnrestError: it does not come to rest as it should.
+        """
+        there = self._hurry(key)
+        if there != key:
+            return there, None
+        numbers, _ = self._all.unpack(key)
+        known = self._sides.known(numbers)
+        left: list[Label] = []
+        for move in self._in_order(self._patient, PATIENT, numbers):
+            fair = is_fair(move.label, known, self._sides)
+            there = key if fair is None else self._do(key, move)
+            if there == key or self._settle(there) == key:
+                continue
+            if fair:
+                return there, move.label
+            left.append(move.label)
+        if left:
+            raise bare(left[0])
+        finish(known)
+        return key, None
 
-    def _settles_at(self, here: int) -> int:
-        while self._rank[here] < len(URGENT):
-            here = self._next[here]
-        return here
+    def converse(self, key: Key, mail: Mail) -> None:
+        """Let each message arrive, and what is sent in answer.
+
+        Raises:
+            UnrestError: they answer each other for ever.
+        """
+        numbers, _ = self._all.unpack(key)
+        for place, number in zip(self._all.places, numbers, strict=True):
+            for bit, move in self._all.arrivals(place, number) if number > DEAD else ():
+                if mail & bit and move.said:
+                    self._deliver(key + move.delta, move.said)
+
+    def _settle(self, key: Key) -> Key:
+        for _ in range(MAX_ARRIVALS):
+            there = self._hurry(key)
+            if there == key:
+                return key
+            key = there
+        raise UnrestError(ENDLESS)
+
+    def _hurry(self, key: Key) -> Key:
+        """Let the most urgent thing happen that happens by itself."""
+        numbers, writes = self._all.unpack(key)
+        known = self._sides.known(numbers)
+        if writes:
+            moves = [move for move in self._all.write_moves(numbers, writes) if happens(move.label, known)]
+            for write in sorted(moves, key=lambda move: RANK[kind_of(move.label)]):
+                there = self._do_write(key, write)
+                if there != key:
+                    return there
+        for move in self._in_order(self._urgent, RANK, numbers):
+            if happens(move.label, known):
+                there = self._do(key, move)
+                if there != key:
+                    return there
+        return key
+
+    def _in_order(
+        self,
+        table: dict[tuple[str, int], list[tuple[int, Move]]],
+        order: Mapping[tuple[str, str], int],
+        numbers: Sequence[int],
+    ) -> list[Move]:
+        found: list[tuple[int, Move]] = []
+        for place, number in zip(self._all.places, numbers, strict=True):
+            if number <= DEAD:
+                continue
+            if (place, number) not in table:
+                moves = self._all.moves_of(place, number)
+                ranked = [(order.get(kind_of(move.label), -1), move) for move in moves]
+                table[place, number] = [(rank, move) for rank, move in ranked if rank >= 0]
+            found += table[place, number]
+        return [move for _, move in sorted(found, key=lambda ranked: ranked[0])]
+
+    def _do(self, key: Key, move: Move) -> Key:
+        _, writes = self._all.unpack(key)
+        after = writes if move.outcome is None else self._sides.writes.after(writes, move.outcome)
+        return self._deliver(key + move.delta + after - writes, move.said)
+
+    def _do_write(self, key: Key, write: WriteStep) -> Key:
+        numbers, writes = self._all.unpack(key)
+        move = self._all.sees(write, numbers)
+        return self._deliver(key + move.delta + write.writes - writes, move.said)
+
+    def _deliver(self, key: Key, sent: tuple[Message, ...]) -> Key:
+        """Let everything arrive that has just been sent, and what is sent in answer."""
+        first = key, sent
+        if first in self._delivered:
+            return self._delivered[first]
+        under_way = deque(sent)
+        for _ in range(MAX_ARRIVALS):
+            if not under_way:
+                self._delivered[first] = key
+                return key
+            message = under_way.popleft()
+            numbers, _ = self._all.unpack(key)
+            number = numbers[self._all.places.index(message[0])]
+            if number > DEAD:
+                move = self._all.arrival(number, message)
+                key += move.delta
+                under_way.extend(move.said)
+        raise UnrestError(ENDLESS)
 
 
 def is_fair(label: Label, known: Known, sides: Sides) -> bool | None:
@@ -168,7 +238,7 @@ def is_fair(label: Label, known: Known, sides: Sides) -> bool | None:
     if p is None:
         return True
     if label.what == "orphan":  # excused if D has not asked this P for it, or has hung up since
-        asked = sides.scene.keeps_in_touch and p.incarnation == FIRST[source] and d is not None and flow in d.asks
+        asked = not sides.scene.cut_off and p.incarnation == FIRST[source] and d is not None and flow in d.asks
         return not (asked or (d is not None and flow in d.flows))
     return label.what == "overdue" and flow in p.lacks
 

@@ -5,11 +5,11 @@ from typing import NamedTuple, TypeAlias
 
 from tests.explorer.both_ways import BothWays
 from tests.explorer.decode import DecodeSide
-from tests.explorer.local import Bodies, Local, Outcome
+from tests.explorer.local import Bodies, Local
 from tests.explorer.node import Node
 from tests.explorer.prefill import PrefillSide
 from tests.explorer.rank import Facts
-from tests.explorer.scope import FIRST, Event, Label, Machines, Scene, label, place_of
+from tests.explorer.scene import FIRST, Event, Label, Machines, Scene, label, place_of
 from tests.explorer.writes import Stage, Write, Writes, destroy, orphan, read
 
 DEAD = -1  # state of a dead P; a dead D is this or less, see `die`
@@ -17,16 +17,8 @@ P, D = "P", "D"  # the first rank of either node
 Known: TypeAlias = Mapping[str, Facts | None]  # of each place; `None`: dead
 
 
-class Step(NamedTuple):
-    """Something that a side may do of itself in one of its states."""
-
-    label: Label
-    event: Event
-    outcome: Outcome
-
-
 class WriteStep(NamedTuple):
-    """Something that may happen to a write, and what the side that it concerns sees of it, if any."""
+    """Something that may happen to a write: the writes then, and what one side sees of it, if any."""
 
     label: Label
     writes: int
@@ -46,7 +38,6 @@ class Sides:
         self._machines = machines
         self._locals = {place: self.p if place in scene.prefill else self.d for place in scene.places}
         self._done: list[tuple[str, ...]] = [()]  # what a dead D had asked for; D is -1, -2, … accordingly
-        self._steps: dict[tuple[str, int], list[Step]] = {}
 
     def fresh(self, place: str, incarnation: int = 0, dead: int = DEAD) -> int:
         """Return the state of a process that has just started, perhaps where another one has died."""
@@ -79,15 +70,6 @@ class Sides:
     def problem(self, numbers: Sequence[int]) -> str:
         """What is wrong in a state, or ""."""
         return next((facts.problem for facts in self.known(numbers).values() if facts and facts.problem), "")
-
-    def steps_of(self, place: str, number: int) -> list[Step]:
-        """What a living process may do of itself."""
-        key = (place, number)
-        if key not in self._steps:
-            local = self.local(place)
-            events = local.facts[number].events
-            self._steps[key] = [Step(label(place, *event), event, local.run(number, event)) for event in events]
-        return self._steps[key]
 
     def is_sending(self, writes: int, place: str) -> bool:
         """Whether a rank's sender, of which there is one, is between the machine's word and its call."""

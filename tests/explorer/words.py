@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, Reserve, Revoke, Started
 from tests.explorer.both_ways import A, B
-from tests.explorer.scope import FIRST, Label, place_of
+from tests.explorer.scene import FIRST, Label, place_of
 from tests.explorer.writes import Stage
 
 SENTENCES = {
@@ -47,20 +47,7 @@ SENTENCES = {
     ("N", "device"): "N's device does the next thing that it has been given",
     ("N", "step"): "N's scheduler takes in a step, and schedules the next",
     ("N", "stall"): "N has computed nothing for long, for want of blocks, and takes a step",
-    ("N", "push"): "N's sender is told that it may push {0} (and sleeps before it does)",
-    ("N", "orphan"): "N waits too long for a node to ask for the finished prompt {0}",
-    ("N", "beat"): "N beats",
-    ("N", "tick"): "N looks at its clock",
-    ("N", "quarantine"): "N has waited long enough for the healthy epochs of a retired engine",
-    ("N", "silence"): "N takes {0} for dead",
-    ("N", "overdue"): "N waits too long for the commit of {0}",
-    ("N", "unanswered"): "N waits too long for an answer to its revoke of {0}",
-    ("N", "fence"): "N destroys engine {0}",
-    ("N", "crash"): "N is killed, its engines with it",
-    ("N", "restart"): "N restarts at the same address, with an empty pool",
-    ("net", "duplicate"): "{message} will arrive twice",
-    ("net", "lose"): "{message} is lost",
-    ("net", "deliver"): "{message} arrives{again}",
+    ("net", "deliver"): "{message} arrives at {0}",
     ("write", "submit"): "P ({0}) submits the write of {1}, layer {2}, to engine {3}",
     ("write", "land"): "{how} lands in the block of {1}, layer {2}, through engine {3}",
     ("write", "succeed"): "P's call for {1}, layer {2}, returns 0",
@@ -77,16 +64,15 @@ def sentence(label: Label) -> str:
     arguments = label.arguments
     words = {}
     if label.where == "net":
-        to, sender, receiver, body = arguments[:4]
+        _, sender, receiver, body = arguments
         words["message"] = (
             f"{place_of(sender)}'s {describe(body)} ({sender} to {receiver or 'whichever process listens'})"
         )
-        words["again"] = " once more" if arguments[-1] is True else f" at {to}"
     elif label[:2] == ("write", "land"):
         words["how"] = WRITES[arguments[-1]].format(*arguments)
     if label.where in FIRST:
-        said = SENTENCES[label.where[0], label.what].format(*arguments)
-        return said.replace(label.where[0], label.where, 1)
+        kind = next(kind for kind in (label.where[0], "D", "P") if (kind, label.what) in SENTENCES)  # a node is both
+        return SENTENCES[kind, label.what].format(*arguments).replace(kind, label.where, 1)
     return SENTENCES[label[:2]].format(*arguments, **words)
 
 

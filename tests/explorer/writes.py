@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.explorer.local import Outcome
 from tests.explorer.rank import Contents
-from tests.explorer.scope import Handle
+from tests.explorer.scene import Handle
 
 
 class Stage(IntEnum):

@@ -1,4 +1,4 @@
-"""Bounds of an exploration, and the few names that its two sides share."""
+"""Scenes, and the few names that their sides share."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ FIRST = {"P": 11, "D": 21, "P1": 31, "D1": 41, "N": 51, "N1": 61}
 BLOCK_TOKENS = 16
 LONG_AGO = -1e9  # s
 REASON = "some reason"
+NEWEST = 1  # sequence number
 
 NAMES = ("A", "B")  # of transfers
 
@@ -69,7 +70,7 @@ class Scene:
     verify: bool = False  # commits carry digests, and a byte on D may flip once
     samples: bool = False  # the last prefill rank samples the first token, and commits carry it
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
-    left_out: frozenset[str] = frozenset()  # events of the sides that are left out, over a network that may do anything
+    left_out: frozenset[str] = frozenset()  # events of the sides
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,6 +89,11 @@ class Scene:
     @property
     def places(self) -> tuple[str, ...]:
         return (*self.prefill, *self.decode)
+
+    @property
+    def ruled_out(self) -> frozenset[str]:
+        """Names of the sides' events that do not happen."""
+        return self.left_out if self.cut_off else self.left_out | {"silence", "unanswered"}
 
     def flow(self, name: str, source: str, target: str) -> str:
         """Return the id of the flow of a transfer between two places."""
@@ -109,11 +115,6 @@ class Scene:
         """Block ids on either side."""
         return range(1, 1 + (self.pool or self.transfers))
 
-    @property
-    def keeps_in_touch(self) -> bool:
-        """Whether live peers are never taken for dead."""
-        return not self.cut_off
-
     def block_for(self, name: str, taken: set[int]) -> int:
         """Return the block that an allocator gives to a transfer while others are taken; 0 if there is none.
 
@@ -125,23 +126,6 @@ class Scene:
         if not self.pool:
             return self.names.index(name) + 1
         return min(set(self.blocks) - taken, default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope(Scene):
-    """How much may go wrong in one run where faults are counted."""
-
-    faults: int = 3  # of all kinds together
-    losses: int = 2  # a message that is overtaken by a newer one counts as lost
-    duplicates: int = 1
-    silences: int = 1  # per side: a peer that is alive is taken for dead
-    without: frozenset[str] = frozenset()  # events of the sides that are left out, to get further with the others
-    beat_among: int = 0  # a beat is sent while at most so many other messages are under way
-
-    @property
-    def keeps_in_touch(self) -> bool:
-        """Whether live peers are never taken for dead."""
-        return not self.silences and "unanswered" in self.without
 
 
 class Machines(NamedTuple):
@@ -169,14 +153,16 @@ class Submitted(NamedTuple):
 
 
 class Numbers:
-    """Sequence numbers of what one event sends; `network.py` puts them behind all that is under way."""
+    """Sequence numbers of what is sent: a message that arrives is always taken for the newest, see `anything.py`."""
 
-    def __init__(self) -> None:
-        self.last = 1_000
+    def __reduce__(self) -> str:
+        return "NUMBERS"
 
     def __next__(self) -> int:
-        self.last += 1
-        return self.last
+        return NEWEST
+
+
+NUMBERS = Numbers()
 
 
 def place_of(incarnation: int) -> str:
