@@ -73,6 +73,7 @@ class Anything:
         self._bits: dict[Message, Mail] = {}
         self._moves: dict[tuple[str, int], list[Move]] = {}
         self._known_events: dict[tuple[str, int], Events] = {}
+        self._arrivals: dict[tuple[int, Message], Move] = {}
         self._seen: dict[tuple[str, int, Event], Move] = {}
         self._after_crash: dict[tuple[str, int, int], int] = {}
         self._write_moves: dict[tuple[object, ...], list[WriteStep]] = {}
@@ -173,10 +174,13 @@ class Anything:
 
     def arrival(self, number: int, message: Message) -> Move:
         """What a message does in a state of the side that it goes to."""
+        if (number, message) in self._arrivals:
+            return self._arrivals[number, message]
         to, sender, receiver, body = message
         what = label("net", "deliver", to, sender, receiver, self.sides.bodies.known[body])
         outcome = self.sides.local(to).run(number, ("deliver", sender, receiver, body))
-        return self._move(what, to, number, outcome)
+        move = self._arrivals[number, message] = self._move(what, to, number, outcome)
+        return move
 
     def _react(self, side: str, number: int, event: Event) -> Move:
         return self._move(label(side, *event), side, number, self.sides.local(side).run(number, event))

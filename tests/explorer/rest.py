@@ -109,6 +109,7 @@ class Fair:
         self._sides = anything.sides
         self._urgent: dict[tuple[str, int], list[tuple[int, Move]]] = {}
         self._patient: dict[tuple[str, int], list[tuple[int, Move]]] = {}
+        self._heard: dict[Key, Mail] = {}  # state, writes apart → messages that have been let arrive there
         self._delivered: dict[tuple[Key, tuple[Message, ...]], Key] = {}
 
     def after(self, key: Key) -> tuple[Key, Label | None]:
@@ -144,10 +145,13 @@ class Fair:
         Raises:
             UnrestError: they answer each other for ever.
         """
-        numbers, _ = self._all.unpack(key)
-        for place, number in zip(self._all.places, numbers, strict=True):
+        numbers, writes = self._all.unpack(key)
+        key -= writes  # which take no part
+        new = mail & ~self._heard.get(key, 0)
+        self._heard[key] = mail | self._heard.get(key, 0)
+        for place, number in zip(self._all.places, numbers, strict=True) if new else ():
             for bit, move in self._all.arrivals(place, number) if number > DEAD else ():
-                if mail & bit and move.said:
+                if new & bit and move.said:
                     self._deliver(key + move.delta, move.said)
 
     def _settle(self, key: Key) -> Key:

@@ -18,10 +18,7 @@ LARGE = {"two, no crash", "two, one block", "two D ranks", "two P ranks", "full 
 FAR = {
     "free everything with a fence",
     "give the token to all prompts",
-    "let a restarted P inherit epochs",
-    "say COMMIT once",
     "release when the first rank lets go",
-    "let another reservation take over",
     "make no room",
     "send a preempted prompt",
     "void for the first rank alone",
