@@ -67,7 +67,7 @@ def name_of(case: Case) -> str:
     return f"{case['prefill']} to {case['decode']}; blocks of {case['blocks']}; chunks of {case['chunk']}{hits}"
 
 
-# KV that changes hands over several ranks: heads split over stages, engines.
+# In `make test`: heads split over stages, and engines.
 REPRESENTATIVE: Final[Sequence[Case]] = tuple(
     dict(zip(AXES, values, strict=True))
     for values in (

@@ -1,4 +1,4 @@
-"""One stack and one reference for all cells."""
+"""One stack for all of them, one reference for all cells, and a pair of nodes for each kind of model."""
 
 from collections.abc import Iterator
 
@@ -6,16 +6,8 @@ import pytest
 
 from baton.deploy.forkserver import ForkServer
 from tests.e2e.stack import Stack, stack_on
-from tests.matrix.trial import Reference, reference_from
-
-# What is asked is whether hand-overs are exact, not whether a push is fast enough where eight ranks share two cores.
-PATIENT = {
-    "MC_TCP_PROGRESS_TIMEOUT_SEC": "20",
-    "MC_TCP_STATUS_TIMEOUT_SEC": "20",
-    "MC_TRANSFER_TIMEOUT": "20",
-    "MC_HANDSHAKE_CONNECT_TIMEOUT": "20",
-    "BATON_PROXY_PROBE_TIMEOUT_S": "20",
-}
+from tests.matrix.kinds import Pair, pair_of
+from tests.matrix.trial import PATIENT, Reference, reference_from
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +20,10 @@ def stack(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture(scope="session")
 def reference(stack: Stack) -> Reference:
     return reference_from(stack)
+
+
+@pytest.fixture(scope="module")
+def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A prefill node, a decode node and a proxy with one model, and what one plain server said."""
+    with pair_of(stack, request.param) as running:
+        yield running

@@ -21,7 +21,7 @@ from tests.matrix.drafter_models import DRAFTING
 from tests.matrix.grouped_models import GROUPED_MODELS
 from tests.matrix.models import MODELS, Recipe, ensure, lengths
 from tests.matrix.recurrent_models import RECURRENT_MODELS
-from tests.matrix.trial import COMMON, NODE, leave_early
+from tests.matrix.trial import COMMON, NODE, cache_halves, leave_early
 
 CELLS: Final = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS: Final = 512
@@ -54,6 +54,7 @@ class Pair:
     """Two nodes and a proxy with one model, and what one plain server answers."""
 
     kind: Kind
+    plain: Server
     prefill: Server
     decode: Server
     proxy: Server
@@ -77,7 +78,7 @@ class Pair:
         problems: list[str] = []
         if cell == "prefix hit":
             for node in (self.prefill, self.decode):
-                answers(node.url, model, [prompt[: len(prompt) // 2] for prompt in prompts], AT_ONCE)
+                cache_halves(node, model, prompts)
         if cell == "abort":
             asyncio.run(leave_early(self.proxy, model, prompts[-1]))
             problems += leftovers(self.prefill, self.decode)
@@ -103,13 +104,14 @@ class Pair:
 
 
 @contextmanager
-def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
-    """Start a plain server with a model and ask it; then a pair of nodes and a proxy. They are stopped at the end."""
+def pair_of(stack: Stack, kind: Kind, *, drafts_alone: int = 0) -> Iterator[Pair]:
+    """Start a plain server with a model, which drafts so many tokens a step, and ask it; then a pair of nodes and a proxy. They are stopped at the end."""
     recipe = RECIPES[kind.model]
     model, flags = str(ensure(kind.model, recipe)), recipe.flags
     text = choose_prompts(6)[-1]
     with stack.stopping():
-        plain = stack.plain(*COMMON, *flags, *caching(recipe, is_on=any(kind.cached)), model=model)
+        alone = (*flags, *drafting(drafts_alone), *caching(recipe, is_on=any(kind.cached)))
+        plain = stack.plain(*COMMON, *alone, model=model)
         plain.wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
         chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
         on_prefill, on_decode = (
@@ -126,9 +128,8 @@ def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
         ]
         prompts = [[20 + number, *text[: length - 1]] for number, length in enumerate(asked)]
         expected = answers(plain.url, model, prompts)
-        stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])
-        yield Pair(kind, prefill, decode, proxy, prompts, expected)
+        yield Pair(kind, plain, prefill, decode, proxy, prompts, expected)
 
 
 def drafting(tokens: int, method: str = "mtp") -> Sequence[str]:

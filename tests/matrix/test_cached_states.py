@@ -1,13 +1,11 @@
 """Recurrent layers with vLLM's prefix cache on, on either node or both: prompts that a node has in part are exact."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.e2e.client import difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import Server, Stack
-from tests.matrix.kinds import CELLS, RECIPES, Kind, Pair, caching, pair_of
+from tests.matrix.kinds import CELLS, RECIPES, Kind, Pair, caching
 from tests.matrix.models import ensure
 from tests.matrix.trial import NODE
 
@@ -21,13 +19,6 @@ KINDS = [
     Kind("nemotron-h", cached=(True, True)),
     Kind("qwen3-next", cached=(True, True)),
 ]
-
-
-@pytest.fixture(scope="module")
-def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A prefill node, a decode node and a proxy with one model, and what one plain server said."""
-    with pair_of(stack, request.param) as running:
-        yield running
 
 
 @pytest.mark.exhaustive
@@ -47,15 +38,15 @@ def test_states_in_the_prefix_cache_are_exact(pair: Pair, cell: str) -> None:
     assert more == [*pair.kind.cached]
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_step_of_one_and_a_half_blocks_leaves_no_other_state(stack: Stack, role: str) -> None:
+@pytest.mark.exhaustive
+def test_a_step_of_one_and_a_half_blocks_leaves_no_other_state(stack: Stack) -> None:
     """Chunks end with blocks: one that went on into the next would leave a state of too few tokens for the first, or end the engine on a CPU."""
     recipe = RECIPES["falcon-h1"]
     model, tokens = str(ensure("falcon-h1", recipe)), str(recipe.block_tokens * 3 // 2)
     flags = (*NODE, *recipe.flags, *caching(recipe), "--max-num-batched-tokens", tokens)
     prompt = [20, *choose_prompts(6)[-1][:1499]]
     with stack.stopping():
-        node = stack.node(role, *flags, model=model)
+        node = stack.node("decode", *flags, model=model)
         node.wait_ready()
         (cold,) = answers(node.url, model, [prompt])
 

@@ -1,11 +1,8 @@
 """Recurrent layers beside speculative decoding: the states of both nodes are the same, and tokens are those of a server that drafts nothing."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.e2e.stack import Stack
-from tests.matrix.kinds import CELLS, Kind, Pair, pair_of
+from tests.matrix.kinds import CELLS, Kind, Pair
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -16,13 +13,6 @@ KINDS = [
     Kind("falcon-h1", 2, 1, divides_blocks=True, drafts=(2, 2), drafter="ngram"),
     Kind("qwen3-next", drafts=(2, 2), drafter="ngram"),
 ]
-
-
-@pytest.fixture(scope="module")
-def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A prefill node, a decode node and a proxy with one model, and what one plain server said."""
-    with pair_of(stack, request.param) as running:
-        yield running
 
 
 @pytest.mark.matrix

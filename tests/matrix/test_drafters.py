@@ -1,7 +1,7 @@
 """MTP drafters: tokens of one plain server without any, and drafts as good as one server's where both nodes have the drafter."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -9,8 +9,7 @@ import pytest
 from tests.e2e.client import complete
 from tests.e2e.stack import Server, Stack
 from tests.matrix.drafter_models import DRAFTING
-from tests.matrix.kinds import CELLS, Kind, Pair, drafting, pair_of
-from tests.matrix.trial import COMMON
+from tests.matrix.kinds import CELLS, Kind, Pair, pair_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,13 +27,6 @@ LONG_ANSWER = 160  # tokens: D's first step counts placeholders as drafts
 PROMPTS_OF = (600, 900, 1300)  # tokens
 
 
-@pytest.fixture(scope="module")
-def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A prefill node, a decode node and a proxy with one model, and what one plain server said."""
-    with pair_of(stack, request.param) as running:
-        yield running
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("pair", KINDS, indirect=True, ids=str)
@@ -45,13 +37,10 @@ def test_tokens_do_not_depend_on_the_drafter(pair: Pair, cell: str) -> None:
 
 def test_a_drafter_on_both_nodes_drafts_as_well_as_one_servers(stack: Stack) -> None:
     """The KV of its layers has come with the target's."""
-    with pair_of(stack, Kind("mimo-mtp", drafts=(1, 1))) as both:
+    with pair_of(stack, Kind("mimo-mtp", drafts=(1, 1)), drafts_alone=1) as both:
         assert both.run("chunked") == []
         handed_over = accepted_length(both.decode, both.proxy, both)
-    with stack.stopping():
-        plain = stack.plain(*COMMON, *drafting(1), model=both.model)
-        plain.wait_ready()
-        alone = accepted_length(plain, plain, both)
+        alone = accepted_length(both.plain, both.plain, both)
     print(f"accepted length: one server {alone:.3f}, handed over {handed_over:.3f}")
     assert alone > 1.5
     assert handed_over == pytest.approx(alone, rel=0.02)

@@ -3,17 +3,11 @@
 import pytest
 
 from tests.e2e.stack import Stack
-from tests.matrix.cells import REPRESENTATIVE, cases, cell_of, name_of
+from tests.matrix.cells import cases, cell_of, name_of
 from tests.matrix.trial import Reference, run
 from tests.support.pairwise import Case
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-@pytest.mark.parametrize("case", REPRESENTATIVE, ids=name_of)
-def test_a_representative_cell_is_exact(stack: Stack, reference: Reference, case: Case) -> None:
-    """One of each way in which KV changes hands."""
-    assert run(stack, cell_of(case), reference) == []
 
 
 @pytest.mark.matrix

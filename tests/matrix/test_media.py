@@ -41,13 +41,12 @@ def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[MediaPair]:
         yield running
 
 
-@pytest.mark.parametrize("pair", ["qwen2-vl"], indirect=True)
-def test_a_representative_model_is_exact(pair: MediaPair) -> None:
+def test_a_representative_model_is_exact(stack: Stack) -> None:
     """Its positions follow from the sizes of images; another image gives other tokens."""
-    assert pair.looks(), "a model that does not look proves nothing"
-
-    assert [problem for cell in REPRESENTATIVE for problem in pair.run(cell)] == []
-    assert pair.encoder_runs("prefill")
+    with pair_of(stack, "qwen2-vl", REPRESENTATIVE) as pair:
+        assert pair.looks(), "a model that does not look proves nothing"
+        assert [problem for cell in REPRESENTATIVE for problem in pair.run(cell)] == []
+        assert pair.encoder_runs("prefill")
 
 
 @pytest.mark.exhaustive
