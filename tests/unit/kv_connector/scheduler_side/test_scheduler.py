@@ -37,7 +37,7 @@ def test_chunks_end_with_blocks_of_recurrent_layers_though_vllm_resets_their_len
     cache = SimpleNamespace(block_size=256)
     config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=False), cache_config=cache)
     made, chunks = make_scheduler(config), []
-    cache.block_size = 128  # `VllmConfig.__post_init__`, when the engine has been made
+    config.cache_config.block_size = 128  # `VllmConfig.__post_init__`, when the engine has been made
     prompt: Any = SimpleNamespace(
         num_computed_tokens=0, num_prompt_tokens=1499, num_tokens=1499, shared_prefix_boundary=0
     )
