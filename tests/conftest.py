@@ -55,7 +55,7 @@ def _no_settings_of_the_shell() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _authorities_are_read_once() -> Iterator[None]:
-    """Each HTTP client would read those of TLS anew, which takes 40 ms."""
+    """Each HTTP client would read those of TLS again, which takes 40 ms."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
         yield

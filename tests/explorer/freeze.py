@@ -1,7 +1,7 @@
 """A machine as a value.
 
 Two machines behave alike if they are equal in everything but sequence numbers and times. Sequence numbers are only
-compared with each other, so `network.py` keeps their order and no more. Every float is a time; no clock takes part in
+compared with each other: they are left out, as a network may do anything. Every float is a time; no clock takes part in
 safety, so all of them rest at 0 and a time-out is an event that may happen whenever it is armed.
 """
 
@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 from operator import attrgetter
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -26,7 +26,7 @@ PLAIN = int | str | bytes | None
 
 def freeze(value: Any) -> Hashable:
     """Return a hashable picture of `value`, times left out."""
-    return _picture_of(type(value))(value)
+    return _picture_of(cast("Hashable", type(value)))(value)
 
 
 @cache
@@ -102,7 +102,7 @@ def fields(value: Any) -> Iterable[tuple[str, Any]]:
     """Name and value of every attribute that counts, whether in slots or in a dictionary."""
     held = getattr(value, "__dict__", None)
     if held is None:
-        return [(name, getattr(value, name)) for name in _slots_of(type(value))]
+        return [(name, getattr(value, name)) for name in _slots_of(cast("Hashable", type(value)))]
     return [(name, item) for name, item in held.items() if name not in IGNORED]
 
 

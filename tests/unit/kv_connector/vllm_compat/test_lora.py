@@ -102,15 +102,15 @@ def test_an_adapter_that_is_loaded_again_unchanged_is_the_same(tmp_path: Path, o
     assert node.name_of(ours) == node.name_of(twice) == loaded(ours).name_of(ours)
 
 
-@pytest.mark.parametrize("how", ["named again", "the load fails", "changed meanwhile"])
+@pytest.mark.parametrize("how", ["named again", "the load fails", "changed during the load"])
 def test_files_that_have_not_been_read_are_not_what_was_loaded(tmp_path: Path, how: str) -> None:
     """Each of several API servers names an adapter, which is read once; after a failure vLLM keeps the former; or it is unknown what was read."""
     ours = adapter(written(tmp_path / "a", b"first"), again=how == "the load fails")
     node = Adapters(keeps_kv=False)
     with node.loading(ours):
-        if how == "changed meanwhile":
+        if how == "changed during the load":
             written(tmp_path / "a", b"another")
-    if how != "changed meanwhile":
+    if how != "changed during the load":
         written(tmp_path / "a", b"another")
         with suppress(ValueError), node.loading(ours):
             if how == "the load fails":

@@ -1,6 +1,7 @@
 """What the cached part of a prompt costs, found from times of prompts."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +13,7 @@ RANDOM = random.Random(5)  # no secret
 CONVERSATIONS = [(RANDOM.uniform(600, 2400), RANDOM.choice([0, 2048, 4096, 8192])) for _ in range(60)]
 
 
-def learned(prompts: list[tuple[float, float]], cost: float, *, noise: float = 0.0) -> CachedCost:
+def learned(prompts: Sequence[tuple[float, float]], cost: float, *, noise: float = 0.0) -> CachedCost:
     found, draw = CachedCost(), random.Random(6)  # no secret
     for computed, cached in prompts:
         time_s = 0.02 + 1e-4 * (computed + cost * cached)
@@ -38,7 +39,7 @@ def test_it_is_found_among_times_that_scatter() -> None:
     ],
     ids=["few cached", "none cached", "as much cached each time"],
 )
-def test_prompts_that_do_not_say_leave_it_at_nothing(prompts: list[tuple[float, float]]) -> None:
+def test_prompts_that_do_not_say_leave_it_at_nothing(prompts: Sequence[tuple[float, float]]) -> None:
     assert learned(prompts, 0.3).cost == pytest.approx(0.0, abs=1e-6)
 
 
