@@ -9,7 +9,7 @@ from baton.node.http.transfer_params import verified_params
 from baton.node.roles import TRAITS
 
 SECRET = ClusterSecret(b"the secret of this cluster")
-PARAMS = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="tcp://10.0.0.1:9100")
+PARAMS = TransferParams(transfer_id="0" * 32, role="decode", peer="tcp://10.0.0.1:9100")
 SIGNED = sign(PARAMS, SECRET)
 FORGED = sign(PARAMS, ClusterSecret(b"the secret of another cluster"))
 DECODE: tuple[Role, ...] = ("decode",)
