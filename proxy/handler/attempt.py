@@ -26,6 +26,7 @@ from baton.proxy.handler.legs import LegRequest, first_to_count, nothing, open_d
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
+from baton.proxy.nodes.cached_cost import PromptParts
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import DecodeFailed, DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome
@@ -226,7 +227,7 @@ class Attempt:
             prefill = replace(shared.prefill_call(plan, request, params), is_optional=is_optional)
             self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
             self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay, moves=plan.moves))
-            if relay is not None:
+            if relay is not None and _is_timed(request):
                 relay.on_first_event = partial(self._end_waiting, prefill, self._sent.at_s)
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.new_bytes))
@@ -399,7 +400,8 @@ def _expect(node: Node, work_bytes: int, cached_bytes: int, request: ClientReque
     now_s = node.clock()
     node.prompt_rate.add(work_bytes, now_s)
     node.prompt_share.add(node.prefill_time.predict_s(work_bytes, now_s) or 0.0, now_s)
-    return estimate(node, work_bytes, cached_bytes) if _is_timed(request) else None
+    parts = PromptParts(request.prompt_bytes - cached_bytes, cached_bytes)
+    return estimate(node, work_bytes, parts) if _is_timed(request) else None
 
 
 def _is_timed(request: ClientRequest) -> bool:
@@ -411,7 +413,7 @@ def _learn(call: LegRequest, first_token_s: float) -> None:
     """Fit the node's prefill time to what was seen."""
     if call.estimate is None:
         return
-    node, (prompt_bytes, expected_s, cached_bytes) = call.node, call.estimate
-    node.prefill_time.learn(prompt_bytes, first_token_s, node.clock(), cached_bytes=cached_bytes)
+    node, (prompt_bytes, expected_s, alone) = call.node, call.estimate
+    node.prefill_time.learn(prompt_bytes, first_token_s, node.clock(), alone=alone)
     if expected_s:
         node.times.prediction.observe(first_token_s / expected_s)

@@ -3,7 +3,7 @@
 from math import inf, sqrt
 from typing import Final
 
-from baton.proxy.nodes.cached_cost import CachedCost
+from baton.proxy.nodes.cached_cost import CachedCost, PromptParts
 from baton.proxy.nodes.faded_line import KEPT, MAX_AGE_S, FadedLine
 
 MAX_BYTES: Final = 1e9  # no node has more to compute; one that says so is not believed
@@ -53,14 +53,14 @@ class PrefillTime:
         """What a byte of prompt costs that the node has in its cache, as a share of one that it computes: attention reads both."""
         return self._cached.cost
 
-    def learn(self, prompt_bytes: float, time_s: float, now_s: float, *, cached_bytes: float = 0.0) -> None:
+    def learn(self, prompt_bytes: float, time_s: float, now_s: float, *, alone: PromptParts | None = None) -> None:
         """Take one sample.
 
         Args:
             prompt_bytes: what the prompt takes, and all prompts before it, in bytes that are computed.
             time_s: from sending the prompt until its first token.
             now_s: monotonic.
-            cached_bytes: of the prompt, that the node was believed to have; the share of them that it costs is in `prompt_bytes`.
+            alone: the prompt's parts, if it waited for little.
         """
         if not 0 <= prompt_bytes <= MAX_BYTES:
             return
@@ -79,7 +79,8 @@ class PrefillTime:
             if is_known:
                 self._errors = self._errors * KEPT + 1
                 self._wrong_by = self._wrong_by * KEPT + (time_s / expected_s - 1) ** 2
-        self._cached.add(prompt_bytes - self.cached_cost * cached_bytes, cached_bytes, time_s)
+        if alone is not None:
+            self._cached.add(alone, time_s)
         line = self._line
         self._count = self._count * KEPT + 1
         self._bytes = self._bytes * KEPT + prompt_bytes

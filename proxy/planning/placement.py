@@ -11,6 +11,7 @@ been over for a while: the one on which it costs less serves a request whole.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from baton.proxy.nodes.cached_cost import PromptParts
 from baton.proxy.nodes.inter_token_time import InterTokenTime
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node
 from baton.proxy.nodes.prefill_time import PrefillTime
@@ -23,6 +24,7 @@ _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's whe
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: with more, pairs and plain servers are compared
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
+_ALONE: Final = 0.25  # of its own work, that may be before a prompt that tells what its cached part costs
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
@@ -48,13 +50,15 @@ class Estimate(NamedTuple):
 
     prompt_bytes: float  # that the node has to compute until its first token, of prompts before it as well
     first_token_s: float | None  # from sending it; None: too little has been seen of the node
-    cached_bytes: float = 0.0  # of the prompt, that the node is believed to have
+    alone: PromptParts | None = None  # if little is before it
 
 
-def estimate(node: Node, work_bytes: int, cached_bytes: int = 0) -> Estimate:
+def estimate(node: Node, work_bytes: int, parts: PromptParts | None = None) -> Estimate:
     """Estimate a prompt that is not on its node yet, and takes as long as so many bytes that are computed."""
-    prompt_bytes = _waiting_bytes(node) + work_bytes
-    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), cached_bytes)
+    waiting_bytes = _waiting_bytes(node)
+    prompt_bytes = waiting_bytes + work_bytes
+    alone = parts if waiting_bytes <= _ALONE * work_bytes else None
+    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), alone)
 
 
 def _estimate(choice: Choice) -> Estimate:

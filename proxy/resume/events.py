@@ -46,7 +46,7 @@ def without_ids(event: bytes) -> bytes:
 
 def has_data(passed: bytes) -> bool:
     """Whether there is an event among the comments that keep a connection open while a prompt is computed."""
-    return not passed.startswith(COMMENT) or _DATA in passed
+    return _DATA in passed
 
 
 def parse(event: bytes) -> dict[str, Any]:

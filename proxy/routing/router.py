@@ -20,8 +20,8 @@ class Choice(NamedTuple):
 
     @property
     def work_bytes(self) -> int:
-        """What the prompt takes there, in bytes that are computed."""
-        return self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes)
+        """What the prompt takes there, in bytes that are computed: at least 1, since its last token always is."""
+        return max(1, self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes))
 
 
 class Router:

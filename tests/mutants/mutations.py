@@ -352,7 +352,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/nodes/prefill_time.py",
         f"{UNIT}/proxy/nodes/test_cached_cost.py",
-        ("self._cached.add(prompt_bytes - self.cached_cost * cached_bytes,", "self._cached.add(prompt_bytes,"),
+        ("self._cached.add(alone, time_s)", "pass"),
     ),
     *_of(
         "proxy/nodes/faded_line.py",
@@ -599,6 +599,7 @@ MUTATIONS: Final = [
         ("if isinstance(outcome, Opened) and relay is not None and relay.is_whole:", "if False:"),
         ("self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))", "pass"),
         ("        _learn(call, first_token_s - sent_s)\n", ""),
+        ("if relay is not None and _is_timed(request):", "if relay is not None:"),
     ),
     *_of(
         "proxy/response/first_token_relay.py",
@@ -612,6 +613,11 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/planning/test_planner.py",
         ("self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes)", "self.new_bytes"),
         ("work.prompt_bytes - cached_bytes, cached_bytes)", "work.prompt_bytes - cached_bytes, 0)"),
+    ),
+    *_of(
+        "proxy/routing/router.py",
+        f"{UNIT}/proxy/routing/test_router.py",
+        ("max(1, self.new_bytes", "max(0, self.new_bytes"),
     ),
     *_of(
         "proxy/routing/prefixes.py",
@@ -631,6 +637,7 @@ MUTATIONS: Final = [
         ("self._count += cached > 0", "self._count += 1"),
         ("xz - x * z", "xz"),
         ("xt * zz - zt * xz", "xt * zz"),
+        (" or computed_s * computed_s < _LEAST_EXPLAINED * unexplained * zz", ""),
         ("min(1.0, max(0.0, cached_s / computed_s))", "max(0.0, cached_s / computed_s)"),
         ("min(1.0, max(0.0, cached_s / computed_s))", "min(1.0, cached_s / computed_s)"),
     ),

@@ -61,7 +61,7 @@ def test_these_methods_are_covered(config: Any) -> None:
         (engine("mtp", num_prefill_lookahead_tokens=2), r"an MTP drafter of several modules (2 are used)"),
         (
             engine("mtp", num_prefill_lookahead_tokens=1, kind="gemma4_mtp"),
-            "a drafter of kind 'gemma4_mtp', which reads",
+            "a drafter of kind 'gemma4_mtp', which reads the target's KV, has not been tried",
         ),
         (engine("mtp", num_prefill_lookahead_tokens=1, stages=2), "method 'mtp' beside pipeline stages is not covered"),
         (engine("mlp_speculator"), "method 'mlp_speculator' is not covered"),

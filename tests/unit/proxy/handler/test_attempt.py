@@ -17,7 +17,7 @@ from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.planning.reasons import ON_PREFILL, ONE_TOKEN
-from baton.proxy.request.endpoints import RESPONSES
+from baton.proxy.request.endpoints import COMPLETIONS, RESPONSES
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.kept_tokens import KeptTokens
@@ -118,6 +118,7 @@ async def run_pair(
     decode: Callable[[], Opened | DecodeFailed],
     *,
     is_computed: bool = False,
+    endpoint: str = COMPLETIONS,
 ) -> object:
     """Run two legs, of which the prefill node's does not end, though its first event may come; return the outcome."""
     made = runner()
@@ -134,7 +135,8 @@ async def run_pair(
         return decode()
 
     monkeypatch.setattr(made, "prefill", prefill_leg)
-    attempt = made.run(plan, request({"prompt": "x" * 900, "stream": True}), relay)
+    asked = replace(request({"prompt": "x" * 900, "stream": True}), endpoint=endpoint)
+    attempt = made.run(plan, asked, relay)
     monkeypatch.setattr(attempt, "_decode", decode_leg)
     async with attempt as outcome:
         pass
@@ -144,9 +146,11 @@ async def run_pair(
     return outcome
 
 
-@pytest.mark.parametrize(("is_computed", "waiting"), [(False, 100), (True, 0)])
+@pytest.mark.parametrize(
+    ("is_computed", "endpoint", "waiting"), [(False, COMPLETIONS, 100), (True, COMPLETIONS, 0), (True, RESPONSES, 100)]
+)
 async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_until_its_first_token(
-    monkeypatch: pytest.MonkeyPatch, is_computed: bool, waiting: int
+    monkeypatch: pytest.MonkeyPatch, is_computed: bool, endpoint: str, waiting: int
 ) -> None:
     """Its leg lasts longer: until the KV is sent, or for a second after the answer's end. A leg that is cut by then has taught what a prompt takes."""
     prefill, seen = node("prefill"), list[float]()
@@ -158,16 +162,22 @@ async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_unti
         seen.append(prefill.load)
         return DecodeFailed(FailureKind.DISCONNECT, "")
 
-    await run_pair(monkeypatch, plan, Mock(stream=Mock(choices=1)), fail, is_computed=is_computed)
+    await run_pair(monkeypatch, plan, Mock(stream=Mock(choices=1)), fail, is_computed=is_computed, endpoint=endpoint)
 
     assert seen == [waiting]
-    assert prefill.prefill_time.limit_s(100) == (0.5 if is_computed else 0.0)
+    assert prefill.prefill_time.limit_s(100) == (0.0 if waiting else 0.5)
 
 
 @pytest.mark.parametrize(
     ("data", "is_first"),
-    [(b": keep-alive\n\n", False), (event(1), True), (ROLE, True), (b'data: {"error": {"code": 500}}\n\n', False)],
-    ids=["a comment", "a token", "a role", "an error"],
+    [
+        (b": keep-alive\n\n", False),
+        (b"\n\n", False),
+        (event(1), True),
+        (ROLE, True),
+        (b'data: {"error": {"code": 500}}\n\n', False),
+    ],
+    ids=["a comment", "a comment's end", "a token", "a role", "an error"],
 )
 def test_the_first_event_of_a_prefill_node_is_timed(data: bytes, is_first: bool) -> None:
     """Also where the decode node was sooner, so that nothing of it passes."""
