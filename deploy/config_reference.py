@@ -133,7 +133,7 @@ def _default(key: str) -> str:
     if isinstance(value, bool):
         value = str(value).lower()
     shown = f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
-    if name.endswith("_bytes") and value >= 1024:
+    if name.endswith("_bytes") and isinstance(value, int) and value >= 1024:
         unit, size = ("MiB", 1024**2) if value >= 1024**2 else ("KiB", 1024)
         shown += f" ({value / size:g} {unit})"
     return shown

@@ -89,7 +89,7 @@ async def start(
     return await servers.vllm(name, _TARGETS[connector], place, flags, env=env)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Resting:
     """A subject whose engines are stopped (SIGSTOP) while it is not asked, since each would take a core even then."""
 

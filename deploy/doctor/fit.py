@@ -1,4 +1,4 @@
-"""Judges what machines and nodes say of themselves, whether two nodes fit, and what was measured between them. Pure.
+"""Judges what machines and nodes say of themselves, whether two nodes fit, and what was measured between them; and says which pairs are measured together. Pure.
 
 The judgements are those of the proxy and the connector; here they get a name and a place.
 """

@@ -11,7 +11,7 @@ from baton.proxy.nodes.views import AdminState
 
 
 class RolesError(Exception):
-    """The message is one sentence, without what differs from look to look."""
+    """Why a look orders nothing: one sentence, without what differs from look to look."""
 
 
 class SilentError(RolesError):

@@ -88,10 +88,8 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
     model = given.model or await first_model(address, headers)
     client = Client(address, headers, given.timeout)
     try:
-        pair, before = (
-            Pair(Exchange(client, Form(model=model, chat=False)), given),
-            await node_state(given.prefill_metrics),
-        )
+        pair = Pair(Exchange(client, Form(model=model, chat=False)), given)
+        before = await node_state(given.prefill_metrics)
         prefill, decode = await pair.prefill(), await pair.decode()
         steps, lengths = rows.calibrate(prefill, decode, await _known(given, before)), pair.mixed_lengths
         rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
@@ -238,7 +236,7 @@ def _counts(text: str) -> list[int]:
 
 def calibration_table(found: Calibration) -> Table:
     prefill, decode = found.prefill, found.decode
-    rows = [
+    lines = [
         ("prefill step", f"{prefill.step_s * 1e3:.3f} ms"),
         ("… per prompt", f"{prefill.prompt_s * 1e3:.3f} ms"),
         ("… per token", f"{prefill.token_s * 1e6:.3f} µs"),
@@ -254,5 +252,5 @@ def calibration_table(found: Calibration) -> Table:
     ]
     for name, fit in found.fits.items():
         errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
-        rows.append((f"fit of {name}", f"{fit.rows} rows, R² {fit.r_squared:.3f}, {errors}"))
-    return Table("Calibration", ("", ""), rows)
+        lines.append((f"fit of {name}", f"{fit.rows} rows, R² {fit.r_squared:.3f}, {errors}"))
+    return Table("Calibration", ("", ""), lines)

@@ -9,12 +9,12 @@ from baton.proxy.nodes.cached_cost import CachedCost, PromptParts
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.prefill_time import PrefillTime
 
-RANDOM = random.Random(5)  # no secret
+RANDOM = random.Random(5)
 CONVERSATIONS = [(RANDOM.randrange(600, 2400), RANDOM.choice([0, 2048, 4096, 8192])) for _ in range(60)]
 
 
 def learned(prompts: Sequence[tuple[int, int]], cost: float, *, noise: float = 0.0) -> CachedCost:
-    found, draw = CachedCost(), random.Random(6)  # no secret
+    found, draw = CachedCost(), random.Random(6)
     for computed, cached in prompts:
         time_s = 0.02 + 1e-4 * (computed + cost * cached)
         found.add(PromptParts(computed, cached), time_s * draw.uniform(1 - noise, 1 + noise))
@@ -51,7 +51,7 @@ def test_it_lies_between_nothing_and_a_computed_byte() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_it_stays_where_times_do_not_say_what_a_computed_byte_takes(seed: int) -> None:
     """Short turns behind long conversations: what they take is less than what chance adds."""
-    draw, found = random.Random(seed), CachedCost()  # noqa: S311  # no secret
+    draw, found = random.Random(seed), CachedCost()
     for _ in range(200):
         parts = PromptParts(draw.randrange(600, 1100), draw.randrange(200_000))
         found.add(parts, 1e-4 * (parts.computed + 0.28 * parts.cached) * draw.uniform(0.95, 1.05))
