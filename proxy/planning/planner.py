@@ -41,7 +41,7 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import reason_alone
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 from baton.proxy.routing.policies import Work
-from baton.proxy.routing.prefixes import Prefixes, prefixes, steps
+from baton.proxy.routing.prefixes import NO_STEPS, Prefixes, Steps, prefixes
 from baton.proxy.routing.router import Choice, Router
 
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
@@ -296,19 +296,16 @@ class Planner:
 
     def _work(self, request: ClientRequest) -> Work:
         self._turn += 1
-        numbers: Prefixes = ()
-        tail: Prefixes = ()
-        reads_prompts = self._prefill_router.reads_prompts or self._decode_router.reads_prompts
-        if reads_prompts:
-            numbers = prefixes(request.prompt, request.model)
-            tail = [*steps(request.prompt, numbers, request.model)]
+        chunks: Prefixes = ()
+        steps = NO_STEPS
+        if self._prefill_router.reads_prompts or self._decode_router.reads_prompts:
+            chunks = prefixes(request.prompt, request.model)
+            steps = Steps(request.prompt, chunks, request.model)
         return Work(
             prompt_bytes=request.prompt_bytes,
             turn=self._turn,
-            prefixes=numbers,
-            tail=tail,
-            prompt=request.prompt,
-            model=request.model,
+            prefixes=chunks,
+            steps=steps,
             key=key_of(request, self._key_header),
             draw=random.random(),  # noqa: S311  # no secret
             now_s=time.monotonic(),

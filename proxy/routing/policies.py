@@ -17,7 +17,7 @@ from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.fair_share import FairShare
 from baton.proxy.routing.prefix_index import PrefixIndex, each
-from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, Prefixes, steps
+from baton.proxy.routing.prefixes import CHUNK_BYTES, NO_STEPS, STEP_BYTES, Prefixes, Steps
 
 _load: Final = attrgetter("load")
 
@@ -31,9 +31,7 @@ class Work(NamedTuple):
     key: str = ""  # what `ConsistentHash` keeps together; empty: the request has none
     draw: float = 0.0  # random, in [0, 1)
     now_s: float = 0.0  # monotonic
-    tail: Prefixes = ()  # steps of the chunk behind `prefixes`
-    prompt: memoryview | bytes = b""  # the text of both
-    model: str = ""
+    steps: Steps = NO_STEPS  # of the same prompt
 
 
 class Policy(Protocol):
@@ -228,13 +226,13 @@ def policy_of(name: str, index: PrefixIndex, *, remembers: bool = False) -> Poli
 
 def _seen_bytes(index: PrefixIndex, work: Work, node: Node) -> int:
     depth = index.count_seen(work.prefixes, node.slot)
-    more = index.count_seen(steps(work.prompt, work.prefixes[:depth], work.model), node.slot)
+    more = index.count_seen(work.steps(depth), node.slot)
     return CHUNK_BYTES * depth + STEP_BYTES * more
 
 
 def _remember(index: PrefixIndex, work: Work, node: Node) -> None:
     index.add(work.prefixes, node.slot)
-    index.add(work.tail, node.slot)
+    index.add(work.steps(len(work.prefixes)), node.slot)
 
 
 def _point(text: str) -> int:

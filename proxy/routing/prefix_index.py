@@ -7,7 +7,6 @@ what a node is given again moves to the young one. So between half of `max_entri
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 from baton.proxy.routing.prefixes import Prefixes
@@ -64,9 +63,14 @@ class PrefixIndex:
             found.append(Match(alive, len(prefixes)))
         return found[::-1]
 
-    def count_seen(self, prefixes: Iterable[int], slot: int) -> int:
+    def count_seen(self, prefixes: Prefixes, slot: int) -> int:
         """Return how many leading prefixes a slot has seen."""
-        return sum(1 for _ in takewhile(lambda number: self._get(number) >> slot & 1, prefixes))
+        count = 0
+        for number in prefixes:
+            if not self._get(number) >> slot & 1:
+                break
+            count += 1
+        return count
 
     def forget(self, slot: int) -> None:
         """A node has restarted or is gone: it has seen nothing. Goes through all entries."""

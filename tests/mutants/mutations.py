@@ -622,13 +622,13 @@ MUTATIONS: Final = [
     *_of(
         "proxy/routing/prefixes.py",
         f"{UNIT}/proxy/routing/test_prefixes.py",
-        ("before[-1] if before else hash(model)", "hash(model)"),
+        ("self._chunks[depth - 1] if depth else hash(self._model)", "hash(self._model)"),
         ("min(start, (MAX_CHUNKS - 1) * CHUNK_BYTES)", "start"),
     ),
     *_of(
         "proxy/routing/policies.py",
         f"{UNIT}/proxy/routing/test_policies.py",
-        ("    index.add(work.tail, node.slot)\n", ""),
+        ("    index.add(work.steps(len(work.prefixes)), node.slot)\n", ""),
         (" + STEP_BYTES * more", ""),
     ),
     *_of(

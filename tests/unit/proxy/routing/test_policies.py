@@ -21,7 +21,7 @@ from baton.proxy.routing.policies import (
     policy_of,
 )
 from baton.proxy.routing.prefix_index import PrefixIndex
-from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, prefixes, steps
+from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES, Steps, prefixes
 
 
 def idle(slot: int, load: float = 0.0) -> Node:
@@ -81,7 +81,7 @@ def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None
 
 def work_of(text: bytes) -> Work:
     numbers = prefixes(text, "m")
-    return Work(len(text), 0, numbers, tail=[*steps(text, numbers, "m")], prompt=text, model="m")
+    return Work(len(text), 0, numbers, steps=Steps(text, numbers, "m"))
 
 
 @pytest.mark.parametrize("turn_bytes", [900, 3000])

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, STEP_BYTES, prefixes, steps
+from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, STEP_BYTES, Steps, prefixes
 
 
 def common(one: bytes, other: bytes) -> int:
@@ -30,24 +30,20 @@ def test_short_prompts_have_no_numbers_and_long_ones_not_more_than_matter() -> N
     assert len(prefixes(memoryview(bytes((MAX_CHUNKS + 9) * CHUNK_BYTES)))) == MAX_CHUNKS
 
 
-@pytest.mark.parametrize("chunks", [0, 3])
-def test_steps_are_those_of_the_chunk_behind(chunks: int) -> None:
-    text = random.Random(1).randbytes((chunks + 2) * CHUNK_BYTES)
-    before = prefixes(text[: chunks * CHUNK_BYTES], "m")
-    whole = [*steps(text, before, "m")]
+def steps(text: bytes, depth: int, model: str = "m") -> list[int]:
+    return [*Steps(text, prefixes(text, model), model)(depth)]
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_steps_are_those_of_the_chunk_behind(depth: int) -> None:
+    text = random.Random(1).randbytes((depth + 2) * CHUNK_BYTES)
+    whole = steps(text, depth)
 
     assert len(whole) == CHUNK_BYTES // STEP_BYTES
-    assert not {*whole} & {
-        *prefixes(text, "m"),
-        *steps(text, prefixes(text[: chunks * CHUNK_BYTES], "other"), "other"),
-        *steps(text[1:], before, "m"),
-    }
-    other = bytes(CHUNK_BYTES) + text[CHUNK_BYTES:]
-    assert not chunks or {*steps(other, prefixes(other[: chunks * CHUNK_BYTES], "m"), "m")}.isdisjoint(whole)
-    assert [*steps(text[: chunks * CHUNK_BYTES + 2 * STEP_BYTES + 1], before, "m")] == whole[:2]
+    assert not {*whole} & {*prefixes(text, "m"), *steps(text, depth, "other"), *steps(text[1:], depth)}
+    assert not depth or not {*whole} & {*steps(bytes(CHUNK_BYTES) + text[CHUNK_BYTES:], depth)}
+    assert steps(text[: depth * CHUNK_BYTES + 2 * STEP_BYTES + 1], depth) == whole[:2]
 
 
 def test_behind_the_chunks_that_matter_there_are_no_steps() -> None:
-    text = bytes((MAX_CHUNKS + 9) * CHUNK_BYTES)
-
-    assert list(steps(text, prefixes(text))) == []
+    assert steps(bytes((MAX_CHUNKS + 9) * CHUNK_BYTES), MAX_CHUNKS) == []
