@@ -99,13 +99,13 @@ def planned(servers: Sequence[Server], targets: Targets | None) -> Routing:
         asked = parse(COMPLETIONS, "", [], msgspec.json.encode(body))
         plan, size_bytes = planner.first(asked), asked.prompt_bytes
         if isinstance(plan, DisaggregatedPlan):
-            node, expected = plan.prefill, _expect(plan.prefill, plan.new_bytes)
-            end_prompt, end = node.begin(size_bytes, new_bytes=plan.new_bytes), plan.decode.begin(size_bytes)
+            node, expected = plan.prefill, _expect(plan.prefill, plan.work_bytes)
+            end_prompt, end = node.begin(size_bytes, new_bytes=plan.work_bytes), plan.decode.begin(size_bytes)
             stream_bytes = size_bytes
         else:
-            node, expected = plan.decode, _expect(plan.decode, plan.own_bytes)
-            end_prompt, end = node.begin_computing(plan.own_bytes), node.begin(size_bytes, new_bytes=plan.own_bytes)
-            stream_bytes = plan.own_bytes or size_bytes
+            node, expected = plan.decode, _expect(plan.decode, plan.work_bytes)
+            end_prompt, end = node.begin_computing(plan.work_bytes), node.begin(size_bytes, new_bytes=plan.work_bytes)
+            stream_bytes = plan.work_bytes or size_bytes
         served = Served(request, engines[node.url], engines[plan.decode.url], on_end=[end])
 
         def on_first_token() -> None:

@@ -166,7 +166,7 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
-        expected = _expect(plan.decode, plan.own_bytes, plan.cached_bytes, request)
+        expected = _expect(plan.decode, plan.work_bytes, plan.cached_bytes, request)
         if not request.start or not plan.decode.starts_with_tokens:
             return _call(plan.decode, request, decode_body(request.fields, None), estimate=expected)
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
@@ -183,7 +183,7 @@ class AttemptRunner:
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
         asked = request if relays else replace(request, names_tokens="")
-        expected = _expect(plan.prefill, plan.new_bytes, plan.cached_bytes, request)
+        expected = _expect(plan.prefill, plan.work_bytes, plan.cached_bytes, request)
         id_suffix = "" if relays else "-prefill"
         return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=expected)
 
@@ -213,7 +213,7 @@ class Attempt:
         plan, shared, request = self._plan, self._shared, self._request
         alone = shared.local_call(plan, request) if isinstance(plan, LocalPlan) else None
         self._end = plan.decode.begin(
-            request.prompt_bytes, new_bytes=plan.own_bytes if isinstance(plan, LocalPlan) else 0
+            request.prompt_bytes, new_bytes=plan.work_bytes if isinstance(plan, LocalPlan) else 0
         )
         self._began_s = perf_counter()
         try:
@@ -230,7 +230,7 @@ class Attempt:
             if relay is not None and _is_timed(request):
                 relay.on_first_event = partial(self._end_waiting, prefill, self._sent.at_s)
             # Counted at once: the next choice sees it.
-            self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.new_bytes))
+            self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.work_bytes))
             decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
             decode = replace(decode, is_optional=is_optional)
             self._legs = [decode.leg, prefill.leg]
@@ -257,7 +257,7 @@ class Attempt:
             plan.decode.role == "decode" or (plan.reason == ON_PREFILL and not self._has_names)
         ):
             self._begin_stream()  # its first bytes may be its last ones
-        self._end_computing = plan.decode.begin_computing(plan.own_bytes)
+        self._end_computing = plan.decode.begin_computing(plan.work_bytes)
         outcome = await self._decode(call)
         if isinstance(outcome, Opened):
             self._begin_tokens()
@@ -283,7 +283,7 @@ class Attempt:
         """The prefill node has computed the prompt; it still sends KV, or holds it."""
         _learn(call, first_token_s - sent_s)
         if self._prefill is not None and isinstance(self._plan, DisaggregatedPlan):
-            waiting_bytes = self._plan.new_bytes or self._request.prompt_bytes
+            waiting_bytes = self._plan.work_bytes or self._request.prompt_bytes
             self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
@@ -307,7 +307,7 @@ class Attempt:
     def _begin_stream(self) -> None:
         if self._end_stream is None:
             plan = self._plan
-            new_bytes = plan.own_bytes if isinstance(plan, LocalPlan) else 0
+            new_bytes = plan.work_bytes if isinstance(plan, LocalPlan) else 0
             self._end_stream = plan.decode.begin_stream(new_bytes or self._request.prompt_bytes)
 
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
@@ -413,7 +413,7 @@ def _learn(call: LegRequest, first_token_s: float) -> None:
     """Fit the node's prefill time to what was seen."""
     if call.estimate is None:
         return
-    node, (prompt_bytes, expected_s, alone) = call.node, call.estimate
-    node.prefill_time.learn(prompt_bytes, first_token_s, node.clock(), alone=alone)
+    node, (prompt_bytes, expected_s, unqueued) = call.node, call.estimate
+    node.prefill_time.learn(prompt_bytes, first_token_s, node.clock(), unqueued=unqueued)
     if expected_s:
         node.times.prediction.observe(first_token_s / expected_s)

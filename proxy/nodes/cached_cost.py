@@ -9,9 +9,8 @@ from baton.proxy.nodes.faded_line import KEPT, MIN_SAMPLES
 
 # Variance of what is cached that is added to that seen, in squares of the mean prompt: few prompts, and alike, say little.
 _PRIOR: Final = 0.05
-_LEAST_EXPLAINED: Final = (
-    0.25  # by what is computed alone, of what neither explains: with less its part of the time is not known
-)
+# By what is computed without what is cached, of what neither explains: with less its part of the time is not known.
+_LEAST_EXPLAINED: Final = 0.25
 
 
 class PromptParts(NamedTuple):

@@ -53,14 +53,14 @@ class PrefillTime:
         """What a byte of prompt costs that the node has in its cache, as a share of one that it computes: attention reads both."""
         return self._cached.cost
 
-    def learn(self, prompt_bytes: float, time_s: float, now_s: float, *, alone: PromptParts | None = None) -> None:
+    def learn(self, prompt_bytes: float, time_s: float, now_s: float, *, unqueued: PromptParts | None = None) -> None:
         """Take one sample.
 
         Args:
             prompt_bytes: what the prompt takes, and all prompts before it, in bytes that are computed.
             time_s: from sending the prompt until its first token.
             now_s: monotonic.
-            alone: the prompt's parts, if it waited for little.
+            unqueued: the prompt's parts, if little waited before it.
         """
         if not 0 <= prompt_bytes <= MAX_BYTES:
             return
@@ -79,8 +79,8 @@ class PrefillTime:
             if is_known:
                 self._errors = self._errors * KEPT + 1
                 self._wrong_by = self._wrong_by * KEPT + (time_s / expected_s - 1) ** 2
-        if alone is not None:
-            self._cached.add(alone, time_s)
+        if unqueued is not None:
+            self._cached.add(unqueued, time_s)
         line = self._line
         self._count = self._count * KEPT + 1
         self._bytes = self._bytes * KEPT + prompt_bytes

@@ -37,7 +37,7 @@ class Conversations(RequestHandler):
             return
         node = await holder_of(self._upstream, self._members.decode, previous, request.forwarded)
         plan = LocalPlan(
-            decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], own_bytes=request.prompt_bytes
+            decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], work_bytes=request.prompt_bytes
         )
         client.record.record_plan(plan)
         self._metrics.decided(plan)

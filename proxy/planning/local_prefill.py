@@ -14,7 +14,7 @@ from baton.proxy.planning.plans import LocalPlan, alone
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import Work
-from baton.proxy.routing.router import Choice, Router
+from baton.proxy.routing.router import Router, choice_of
 
 
 class LocalPrefillPlanner:
@@ -36,7 +36,7 @@ class LocalPrefillPlanner:
             free = list(decode)
         choice = self._router.choice(work, free)
         if reason == PROMPT_LOGPROBS:  # these skip the prefix cache
-            choice = Choice(choice.node, work.prompt_bytes)
+            choice = choice_of(choice.node, work.prompt_bytes)
         return alone(choice, reason)
 
     def after(
@@ -53,7 +53,9 @@ class LocalPrefillPlanner:
         node = self._router.choose(work, free)
         # The router believes that the first node has what it was promised; it has nothing.
         size_bytes = work.prompt_bytes
-        return LocalPlan(decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, own_bytes=size_bytes)
+        return LocalPlan(
+            decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, work_bytes=size_bytes
+        )
 
     def _with_room(self, work: Work, nodes: Sequence[Node]) -> list[Node]:
         return [node for node in nodes if self._local_policy.may_compute(work.prompt_bytes, node)]

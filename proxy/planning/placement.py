@@ -24,7 +24,7 @@ _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's whe
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: with more, pairs and plain servers are compared
 _COMPUTED: Final = 4  # cost of a byte that a node computes, to the request and to each stream there, in bytes that wait
-_ALONE: Final = 0.25  # of its own work, that may be before a prompt that tells what its cached part costs
+_MAX_QUEUE: Final = 0.25  # of its own work, that may wait before a prompt that tells what its cached part costs
 _FULL: Final = 0.9  # of a KV cache: its node takes no new streams soon
 _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
@@ -50,15 +50,15 @@ class Estimate(NamedTuple):
 
     prompt_bytes: float  # that the node has to compute until its first token, of prompts before it as well
     first_token_s: float | None  # from sending it; None: too little has been seen of the node
-    alone: PromptParts | None = None  # if little is before it
+    unqueued: PromptParts | None = None  # its parts, if little waits before it
 
 
 def estimate(node: Node, work_bytes: int, parts: PromptParts | None = None) -> Estimate:
     """Estimate a prompt that is not on its node yet, and takes as long as so many bytes that are computed."""
     waiting_bytes = _waiting_bytes(node)
     prompt_bytes = waiting_bytes + work_bytes
-    alone = parts if waiting_bytes <= _ALONE * work_bytes else None
-    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), alone)
+    unqueued = parts if waiting_bytes <= _MAX_QUEUE * work_bytes else None
+    return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), unqueued)
 
 
 def _estimate(choice: Choice) -> Estimate:

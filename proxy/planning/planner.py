@@ -42,7 +42,7 @@ from baton.proxy.request.single_node import reason_alone
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.prefixes import NO_STEPS, Prefixes, Steps, prefixes
-from baton.proxy.routing.router import Choice, Router
+from baton.proxy.routing.router import Choice, Router, choice_of
 
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
 
@@ -135,7 +135,7 @@ class Planner:
         chosen_decode = self._decode_router.preview(work, matching)
         verdict = self._local_policy.decide(chosen_decode.new_bytes, chosen_decode.node)
         if verdict is Verdict.LOCAL:
-            self._decode_router.give(work, chosen_decode.node)
+            self._decode_router.give(work, chosen_decode)
             return alone(chosen_decode, SHORT)
         fitting = (
             found.prefill_for(chosen_decode.node)
@@ -143,7 +143,7 @@ class Planner:
             else that_fit(prefill, [chosen_decode.node])
         )
         if keep is not None or history.attempts or request.start or others_wait:
-            self._decode_router.give(work, chosen_decode.node)
+            self._decode_router.give(work, chosen_decode)
             return self._pair(work, fitting, chosen_decode.node, keep, label=verdict)
         prefill_nodes_share = len(fitting) / (len(fitting) + len(matching))
         return self._place(request, work, chosen_decode, fitting, prefill_nodes_share, label=verdict)
@@ -255,9 +255,9 @@ class Planner:
                 prefill_may_decode=may_decode,
             )
         if placement is not Placement.ON_DECODE:
-            self._prefill_router.give(work, chosen_prefill.node)
+            self._prefill_router.give(work, chosen_prefill)
         if placement is not Placement.ON_PREFILL:
-            self._decode_router.give(work, chosen_decode.node)
+            self._decode_router.give(work, chosen_decode)
         match placement:
             case Placement.ON_DECODE:
                 return alone(chosen_decode, ON_DECODE)
@@ -273,7 +273,9 @@ class Planner:
         is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
         if is_scored and (matching := that_fit(found.prefill, decode)):
             node = self._prefill_router.choose(work, matching)
-            return alone(Choice(node, work.prompt_bytes), reason)  # log probabilities of a prompt skip the prefix cache
+            return alone(
+                choice_of(node, work.prompt_bytes), reason
+            )  # log probabilities of a prompt skip the prefix cache
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(
@@ -372,7 +374,7 @@ def _paired(work: Work, chosen_prefill: Choice, chosen_decode: Node, label: str)
         rank=work.turn % len(node.info.control_addresses),
         transfer_id=new_transfer_id(),
         label=label,
-        new_bytes=chosen_prefill.work_bytes,
+        work_bytes=chosen_prefill.work_bytes,
         cached_bytes=chosen_prefill.cached_bytes,
     )
 

@@ -16,7 +16,7 @@ class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # LOCAL or RECOMPUTED
     reason: str  # for the response header
     label: str = ""  # the same for `baton_decisions_total`
-    own_bytes: int = 0  # what the prompt takes, in bytes that are computed
+    work_bytes: int = 0  # what the prompt takes, in bytes that are computed
     cached_bytes: int = 0  # of the prompt, that the node is believed to have
 
 
@@ -27,7 +27,7 @@ def alone(choice: Choice, reason: str) -> LocalPlan:
         path=LOCAL,
         reason=reason,
         label=LABELS[reason],
-        own_bytes=choice.work_bytes,
+        work_bytes=choice.work_bytes,
         cached_bytes=choice.cached_bytes,
     )
 
@@ -40,7 +40,7 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     moves: bool = False  # the KV is that of an answer so far, and `prefill` the node that has made it
     rank: int  # data-parallel rank of the prefill node
     transfer_id: str
-    new_bytes: int = 0  # what the prompt takes on the prefill node, in bytes that are computed; 0: not known
+    work_bytes: int = 0  # what the prompt takes on the prefill node, in bytes that are computed; 0: not known
     cached_bytes: int = 0  # of the prompt, that the prefill node is believed to have
     path: str = DISAGGREGATED
     reason: str = ""

@@ -47,8 +47,8 @@ class Policy(Protocol):
         """How much of the prompt a node is believed to have, before it gets the work."""
         ...
 
-    def given(self, work: Work, node: Node) -> None:
-        """A node has got the work."""
+    def given(self, work: Work, node: Node, new_bytes: int) -> None:
+        """A node has got the work, of which so much was new to it."""
         ...
 
     def forget(self, slot: int) -> None:
@@ -65,7 +65,7 @@ class _Forgetful:
         """Nothing is known."""
         return 0
 
-    def given(self, work: Work, node: Node) -> None:
+    def given(self, work: Work, node: Node, new_bytes: int) -> None:
         """Nothing to remember."""
 
     def forget(self, slot: int) -> None:
@@ -80,7 +80,9 @@ class LeastLoad(_Forgetful):
     def choose(self, work: Work, candidates: Candidates) -> Node:
         nodes = candidates.window(work.turn, self._WINDOW)
         start = work.turn % len(nodes)
-        return min(nodes[start:] + nodes[:start], key=_load)
+        nodes = nodes[start:] + nodes[:start]
+        loads = [node.load for node in nodes]  # half the time of `min` with a key
+        return nodes[loads.index(min(loads))]
 
 
 class PowerOfTwo(_Forgetful):
@@ -165,8 +167,8 @@ class PrefixAffinity:
         """Whole chunks that it was given before, and steps of the next one."""
         return _seen_bytes(self._index, work, node)
 
-    def given(self, work: Work, node: Node) -> None:
-        self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
+    def given(self, work: Work, node: Node, new_bytes: int) -> None:
+        self._shares.add(node.slot, new_bytes, work.now_s)
         _remember(self._index, work, node)
 
     def forget(self, slot: int) -> None:
@@ -196,7 +198,7 @@ class Remembering:
         """Whole chunks that it was given before, and steps of the next one."""
         return _seen_bytes(self._index, work, node)
 
-    def given(self, work: Work, node: Node) -> None:
+    def given(self, work: Work, node: Node, _new_bytes: int) -> None:
         _remember(self._index, work, node)
 
     def forget(self, slot: int) -> None:

@@ -16,12 +16,14 @@ class Choice(NamedTuple):
 
     node: Node
     new_bytes: int  # of the prompt, that it is not believed to have
+    work_bytes: int  # what the prompt takes there, in bytes that are computed
     cached_bytes: int = 0  # that it is believed to have
 
-    @property
-    def work_bytes(self) -> int:
-        """What the prompt takes there, in bytes that are computed: at least 1, since its last token always is."""
-        return max(1, self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes))
+
+def choice_of(node: Node, new_bytes: int, cached_bytes: int = 0) -> Choice:
+    """Return the choice of a node that has so much of a prompt. Its last token is always computed, so that it is at least one byte of work."""
+    work_bytes = new_bytes + round(node.prefill_time.cached_cost * cached_bytes) if cached_bytes else new_bytes
+    return Choice(node, new_bytes, max(1, work_bytes), cached_bytes)
 
 
 class Router:
@@ -45,12 +47,12 @@ class Router:
     def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Choose the node that gets the work, one of at least one."""
         found = self.preview(work, nodes)
-        self.give(work, found.node)
+        self.give(work, found)
         return found
 
-    def give(self, work: Work, node: Node) -> None:
-        """Note that a node gets the work."""
-        self._policy.given(work, node)
+    def give(self, work: Work, choice: Choice) -> None:
+        """Note that the node of a preview gets the work."""
+        self._policy.given(work, choice.node, choice.new_bytes)
 
     def preview(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Return which node would get the work."""
@@ -61,7 +63,7 @@ class Router:
         else:
             node = nodes[0]
         cached_bytes = self._policy.seen_bytes(work, node)
-        return Choice(node, work.prompt_bytes - cached_bytes, cached_bytes)
+        return choice_of(node, work.prompt_bytes - cached_bytes, cached_bytes)
 
     def left(self, node: Node) -> None:
         if node.role == self._role or self._role is None:

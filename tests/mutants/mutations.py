@@ -258,6 +258,7 @@ MUTATIONS: Final = [
         ("_COMPUTED * choice.work_bytes * (1 + node.streams)", "_COMPUTED * choice.work_bytes"),
         ("_COMPUTED * choice.work_bytes * (1", "choice.work_bytes * (1"),
         (" + _waiting_bytes(node) + node.requests", " + node.requests"),
+        ("parts if waiting_bytes <= _MAX_QUEUE * work_bytes else None", "parts"),
         (" + node.requests * SEQUENCE_BYTES", ""),
         ("targets.max_prompt_share >= 1:", "targets.max_prompt_share > 1:"),
         (
@@ -352,7 +353,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/nodes/prefill_time.py",
         f"{UNIT}/proxy/nodes/test_cached_cost.py",
-        ("self._cached.add(alone, time_s)", "pass"),
+        ("self._cached.add(unqueued, time_s)", "pass"),
     ),
     *_of(
         "proxy/nodes/faded_line.py",
@@ -611,13 +612,13 @@ MUTATIONS: Final = [
     *_of(
         "proxy/routing/router.py",
         f"{UNIT}/proxy/planning/test_planner.py",
-        ("self.new_bytes + round(self.node.prefill_time.cached_cost * self.cached_bytes)", "self.new_bytes"),
+        ("new_bytes + round(node.prefill_time.cached_cost * cached_bytes) if cached_bytes else new_bytes", "new_bytes"),
         ("work.prompt_bytes - cached_bytes, cached_bytes)", "work.prompt_bytes - cached_bytes, 0)"),
     ),
     *_of(
         "proxy/routing/router.py",
         f"{UNIT}/proxy/routing/test_router.py",
-        ("max(1, self.new_bytes", "max(0, self.new_bytes"),
+        ("max(1, work_bytes)", "work_bytes"),
     ),
     *_of(
         "proxy/routing/prefixes.py",

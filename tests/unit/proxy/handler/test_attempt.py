@@ -38,9 +38,9 @@ def estimates(asked: ClientRequest) -> list[Estimate | None]:
     """Return what is expected of a prefill leg, and of the leg of a decode node alone."""
     made, decode = runner(), node("decode")
     pair = DisaggregatedPlan(
-        decode=decode, prefill=node("prefill"), rank=0, transfer_id=new_transfer_id(), new_bytes=100
+        decode=decode, prefill=node("prefill"), rank=0, transfer_id=new_transfer_id(), work_bytes=100
     )
-    alone = LocalPlan(decode=decode, path=LOCAL, reason="", own_bytes=70)
+    alone = LocalPlan(decode=decode, path=LOCAL, reason="", work_bytes=70)
     return [
         made.prefill_call(pair, asked, prefill_params(pair, asked, None)).estimate,
         made.local_call(alone, asked).estimate,
@@ -86,7 +86,7 @@ async def run_alone(
 )
 async def test_a_prompt_is_computed_when_tokens_have_come(role: Role, streamed: bool, during: list[int]) -> None:
     """A whole answer is a stream of a decode node from the beginning: its first bytes may be its last ones."""
-    plan = LocalPlan(decode=node(role), path=LOCAL, reason="", own_bytes=1)
+    plan = LocalPlan(decode=node(role), path=LOCAL, reason="", work_bytes=1)
 
     streams, own, loads = await run_alone(plan, request({"stream": streamed}), kept=KeptTokens())
 
@@ -97,7 +97,7 @@ async def test_a_prompt_is_computed_when_tokens_have_come(role: Role, streamed: 
 @pytest.mark.parametrize(("reason", "streams", "load"), [(ON_PREFILL, 1, 0.0), (ONE_TOKEN, 0, 1.0)])
 async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str, streams: int, load: float) -> None:
     """It is a stream from the beginning; one token is made at the end of its prompt."""
-    plan = LocalPlan(decode=node("prefill"), path=LOCAL, reason=reason, own_bytes=1)
+    plan = LocalPlan(decode=node("prefill"), path=LOCAL, reason=reason, work_bytes=1)
 
     seen_streams, _, loads = await run_alone(plan, request())
 
@@ -106,7 +106,7 @@ async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str
 
 @pytest.mark.parametrize(("prompt", "own"), [("x", 0), (["x", "y"], 2)], ids=["one prompt", "several"])
 async def test_of_several_prompts_the_first_tokens_say_nothing_of_the_others(prompt: str | list[str], own: int) -> None:
-    plan = LocalPlan(decode=node("decode"), path=LOCAL, reason="", own_bytes=2)
+    plan = LocalPlan(decode=node("decode"), path=LOCAL, reason="", work_bytes=2)
 
     assert (await run_alone(plan, request({"prompt": prompt}), kept=KeptTokens()))[1] == [2, own]
 
@@ -155,7 +155,7 @@ async def test_on_the_prefill_node_of_a_pair_the_new_part_of_a_prompt_waits_unti
     """Its leg lasts longer: until the KV is sent, or for a second after the answer's end. A leg that is cut by then has taught what a prompt takes."""
     prefill, seen = node("prefill"), list[float]()
     plan = DisaggregatedPlan(
-        decode=node("decode"), prefill=prefill, rank=0, transfer_id=new_transfer_id(), new_bytes=100
+        decode=node("decode"), prefill=prefill, rank=0, transfer_id=new_transfer_id(), work_bytes=100
     )
 
     def fail() -> DecodeFailed:

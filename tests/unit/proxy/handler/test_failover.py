@@ -39,7 +39,7 @@ class Legs:
     @asynccontextmanager
     async def run(self, plan: Plan, *_: object) -> AsyncIterator[Opened | PrefillFailed]:
         if isinstance(plan, LocalPlan):
-            with computing(plan.decode, plan.own_bytes):
+            with computing(plan.decode, plan.work_bytes):
                 await self.may_answer.wait()
             yield ANSWER
         elif plan.prefill in self.failing:

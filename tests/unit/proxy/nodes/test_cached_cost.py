@@ -66,7 +66,7 @@ def test_a_node_finds_it_however_many_prompts_are_in_flight(flight: int) -> None
         sent.append((PromptParts(computed, cached), computed + times.cached_cost * cached))
         if len(sent) == flight:
             alone, work_bytes = sent.pop(0)
-            times.learn(work_bytes, 1e-4 * (alone.computed + 0.3 * alone.cached), 0.0, alone=alone)
+            times.learn(work_bytes, 1e-4 * (alone.computed + 0.3 * alone.cached), 0.0, unqueued=alone)
             assert times.cached_cost <= 0.31
 
     assert times.cached_cost == pytest.approx(0.3, abs=0.05)

@@ -5,11 +5,12 @@ from typing import Literal
 import pytest
 
 from baton.contracts.node_info import NodeLoad
+from baton.proxy.nodes.cached_cost import PromptParts
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.faded_rate import PromptRate
 from baton.proxy.nodes.node import Node
-from baton.proxy.planning.placement import Placement, Targets, choose_placement
-from baton.proxy.routing.router import Choice
+from baton.proxy.planning.placement import Placement, Targets, choose_placement, estimate
+from baton.proxy.routing.router import choice_of
 from tests.unit.proxy.members import info, node
 
 PER_BYTE_S = 1e-5
@@ -77,8 +78,8 @@ def place(
 ) -> Placement:
     """So many bytes of the prompt are new to the prefill node (there), and to the decode node (here)."""
     return choose_placement(
-        Choice(prefill, there),
-        Choice(decode, here),
+        choice_of(prefill, there),
+        choice_of(decode, here),
         targets,
         prompt_bytes=prompt_bytes,
         prefill_nodes_share=prefill_nodes_share,
@@ -546,3 +547,12 @@ def test_a_full_cache_counts_as_slow_and_a_half_full_one_takes_no_streams() -> N
     full_beside_prompts = measured("decode", tokens=10, kv_usage=0.95)
     give_prompts(full_beside_prompts, 0.5)
     assert place(measured("prefill"), full_beside_prompts) is ON_PREFILL  # whatever would be slow there
+
+
+@pytest.mark.parametrize(("queue_bytes", "tells"), [(0, True), (NEW_BYTES // 4, True), (NEW_BYTES // 4 + 1, False)])
+def test_only_a_prompt_that_waits_for_little_tells_what_its_cached_part_costs(queue_bytes: int, *, tells: bool) -> None:
+    parts = PromptParts(NEW_BYTES, 4096)
+
+    found = estimate(measured("prefill", queue_bytes=queue_bytes), NEW_BYTES, parts)
+
+    assert found.unqueued == (parts if tells else None)

@@ -114,7 +114,7 @@ def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None
 
     assert isinstance(chosen, LocalPlan)
     assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.ON_DECODE, "on_decode")
-    assert chosen.own_bytes == request().prompt_bytes
+    assert chosen.work_bytes == request().prompt_bytes
     assert [type(plan) for plan in others] == [DisaggregatedPlan] * 6
 
 
@@ -168,7 +168,7 @@ def test_a_plan_counts_what_a_node_has_of_a_prompt_by_what_it_costs(
     plan = made.first(asked)
 
     cost = 0.25 if place is Placement.ON_DECODE else 0.5
-    work_bytes = plan.own_bytes if isinstance(plan, LocalPlan) else plan.new_bytes
+    work_bytes = plan.work_bytes
     assert (plan.cached_bytes, work_bytes) == (4096, asked.prompt_bytes - round((1 - cost) * 4096))
 
 
@@ -228,7 +228,7 @@ def test_what_makes_nearly_no_tokens_is_served_by_a_prefill_node(fields: dict[st
             asked = request({**fields, "prompt": "x" * 9 * CHUNK_BYTES})
             chosen = made.first(asked)
             assert isinstance(chosen, LocalPlan)
-            assert chosen.own_bytes == asked.prompt_bytes
+            assert chosen.work_bytes == asked.prompt_bytes
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded
     assert [type(each) for each in chosen] == [LocalPlan, DisaggregatedPlan, LocalPlan, DisaggregatedPlan]
     assert isinstance(chosen[2], LocalPlan)
     assert (chosen[2].reason, chosen[2].label) == (reasons.SHORT, "short")
-    assert chosen[2].own_bytes < CHUNK_BYTES
+    assert chosen[2].work_bytes < CHUNK_BYTES
 
 
 def test_every_reason_has_a_label() -> None:
@@ -507,7 +507,7 @@ def test_after_a_failed_prefill_leg_another_decode_node_computes_what_is_too_muc
 
     assert (here.decode, there.decode, there.path, there.label) == (first, other, RECOMPUTED, "prefill_failed")
     assert isinstance(here, LocalPlan)
-    assert here.own_bytes == asked.prompt_bytes
+    assert here.work_bytes == asked.prompt_bytes
     with pytest.raises(NoRoomError):
         made.after(failed, P_FAILED, asked, history, may_retry=False)
 

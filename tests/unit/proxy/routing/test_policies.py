@@ -13,6 +13,7 @@ from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import (
     ConsistentHash,
     LeastLoad,
+    Policy,
     PowerOfTwo,
     PrefixAffinity,
     Remembering,
@@ -46,6 +47,10 @@ def works(rng: random.Random, count: int) -> list[Work]:
     ]
 
 
+def give(policy: Policy, work: Work, node: Node) -> None:
+    policy.given(work, node, work.prompt_bytes - policy.seen_bytes(work, node))
+
+
 @pytest.mark.parametrize("remembers", [False, True])
 @pytest.mark.parametrize("name", get_args(RoutingPolicy))
 def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str, *, remembers: bool) -> None:
@@ -59,7 +64,7 @@ def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str, *, rem
 
         assert chosen in candidates.nodes
         assert policy.choose(work, candidates) is chosen
-        policy.given(work, chosen)
+        give(policy, work, chosen)
         if rng.random() < 0.05:
             policy.forget(chosen.slot)
 
@@ -69,8 +74,8 @@ def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None
     index, work = PrefixIndex(), Work(4 * CHUNK_BYTES, 0, (1, 2, 3))
     first, second = idle(0), idle(1)
     affinity, policy = PrefixAffinity(index), Remembering(LeastLoad(), index)
-    policy.given(work._replace(prefixes=(1, 2)), first)
-    affinity.given(work, second)
+    give(policy, work._replace(prefixes=(1, 2)), first)
+    give(affinity, work, second)
 
     assert [policy.seen_bytes(work, each) for each in (first, second)] == [2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
     assert affinity.seen_bytes(work, first) == 2 * CHUNK_BYTES
@@ -93,7 +98,7 @@ def test_of_the_turn_before_all_but_a_step_is_known(turn_bytes: int) -> None:
         works = [work_of(turn) for turn in turns]
         for known, work in zip([0, *map(len, turns)], works, strict=False):
             assert known - STEP_BYTES < policy.seen_bytes(work, node) <= known
-            policy.given(work, node)
+            give(policy, work, node)
 
 
 def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
@@ -157,8 +162,8 @@ def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
     turn = Work(10 * CHUNK_BYTES, 0, range(10))
     other = Work(10 * CHUNK_BYTES, 0, range(100, 110))
     for node in candidates.nodes:
-        policy.given(other, node)
-    policy.given(turn, candidates.nodes[2])
+        give(policy, other, node)
+    give(policy, turn, candidates.nodes[2])
     policy.forget(1)
 
     assert policy.choose(turn, candidates).slot == 2
@@ -171,7 +176,7 @@ def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
 def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
     policy, candidates = PrefixAffinity(), fleet([50, 40, 10, 30])
     for node in candidates.nodes:
-        policy.given(Work(4 * CHUNK_BYTES, 0, range(4)), node)
+        give(policy, Work(4 * CHUNK_BYTES, 0, range(4)), node)
 
     assert policy.choose(Work(4 * CHUNK_BYTES, 0, range(4)), candidates).slot == 2
 
@@ -180,7 +185,7 @@ def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
 def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, slot: int) -> None:
     """While all are idle the one that has seen the prompt would get everything; so it does up to a slack."""
     policy, candidates = PrefixAffinity(), fleet([0, 0])
-    policy.given(Work(given_bytes, 0, range(10)), candidates.nodes[0])
+    give(policy, Work(given_bytes, 0, range(10)), candidates.nodes[0])
 
     assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == slot
 
@@ -189,9 +194,9 @@ def test_affinity_finds_the_node_among_a_thousand() -> None:
     """Nodes that have seen the prompt are looked at wherever they are; of the others, a few each time."""
     policy, candidates = PrefixAffinity(), fleet([0] * 1000)
     for turn in range(1000):
-        policy.given(Work(9 * CHUNK_BYTES, turn, (turn * 1000,)), candidates.nodes[turn])
+        give(policy, Work(9 * CHUNK_BYTES, turn, (turn * 1000,)), candidates.nodes[turn])
     work = Work(9 * CHUNK_BYTES, 0, range(7, 16))
-    policy.given(work, candidates.nodes[777])
+    give(policy, work, candidates.nodes[777])
     policy.forget(776)
 
     assert policy.choose(work, candidates).slot == 777

@@ -4,7 +4,7 @@ from unittest.mock import Mock, call
 
 from baton.proxy.routing.policies import LeastLoad, PrefixAffinity, Work
 from baton.proxy.routing.prefixes import CHUNK_BYTES
-from baton.proxy.routing.router import Choice, Router
+from baton.proxy.routing.router import Router, choice_of
 from tests.unit.proxy.members import node
 
 
@@ -22,7 +22,7 @@ def test_a_decode_node_is_loaded_by_sequences_and_a_prefill_node_by_prompts() ->
 
 def test_a_prompt_that_a_node_has_whole_takes_something() -> None:
     """0 would mean that it is not known."""
-    assert Choice(node("prefill"), 0, 4096).work_bytes == 1
+    assert choice_of(node("prefill"), 0, 4096).work_bytes == 1
 
 
 def test_what_a_node_had_is_forgotten_when_it_restarts_or_leaves() -> None:
