@@ -25,9 +25,8 @@ class WaitingProtocol(HttpToolsProtocol):
     head_timeout_s = HEAD_TIMEOUT_S
     _waiting: Waiting
     _due_s: float | None = None  # by when a head must have come; None: there is a request
-    _due_timer: asyncio.TimerHandle | None = (
-        None  # looks at `_due_s`; fires often enough that a new `_due_s` needs no new timer
-    )
+    # Looks at `_due_s`; fires often enough that a new `_due_s` needs no new timer.
+    _due_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -1,7 +1,7 @@
 """`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
 
 The proxy draws a transfer id and puts one object into the body of either leg:
-`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts,
+`{"baton": {"v": 2, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts,
 `"choices": true` if each answer to one prompt has a transfer of its own, and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
 answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, `"start": [[id, …], …]` if

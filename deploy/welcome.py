@@ -20,9 +20,8 @@ class FirstRequest:
     token_file: Path  # of the admin API and the dashboard
     needs_key: bool = False
     needs_certificate: bool = False  # of the client
-    ca_file: Path | None = (
-        None  # that the proxy's certificate verifies with; None under TLS: it does not on this address
-    )
+    # That the proxy's certificate verifies with; None under TLS: it does not on this address.
+    ca_file: Path | None = None
 
 
 def trusted_ca(url: str, cert_file: Path | None) -> Path | None:

@@ -132,7 +132,7 @@ class Producer:
         self._ids[request_id] = transfer_id
         if transfer.decode:
             self._send(transfer.decode, Started(transfer_id=transfer_id, tokens=prompt.tokens))
-        self._pair(transfer, now)
+        self._begin_coverage(transfer, now)
 
     def add_source_blocks(self, request_id: str, *blocks: Sequence[int]) -> None:
         """The scheduler gave the prompt more blocks: ids by KV cache group, appended in prompt order."""
@@ -335,7 +335,7 @@ class Producer:
         transfer.reservation = body
         self._quotas.reserve(decode, body)
         transfer.marks["reserved"] = now
-        self._pair(transfer, now)
+        self._begin_coverage(transfer, now)
 
     def _revoke(self, decode: int, body: Revoke, now: float) -> None:
         if body.mismatch:
@@ -412,7 +412,7 @@ class Producer:
             self._quotas.own(decode)
         return transfer
 
-    def _pair(self, transfer: ProducerTransfer, now: float) -> None:
+    def _begin_coverage(self, transfer: ProducerTransfer, now: float) -> None:
         """Both sides are known: check that they mean the same prompt (I7), then pushing may begin."""
         prompt, wish = transfer.prompt, transfer.reservation
         if prompt is None or wish is None or transfer.ending:

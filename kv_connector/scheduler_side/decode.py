@@ -349,7 +349,7 @@ class DecodeScheduler:
             self._recompute(request_id, tracked, reason)
 
     def _recompute(self, request_id: str, tracked: Tracked, reason: str) -> None:
-        self._settle(request_id, tracked)  # ranks that go on waiting
+        self._settle(request_id, tracked)  # so that ranks that have not failed wait no longer
         self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)

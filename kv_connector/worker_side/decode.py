@@ -275,7 +275,7 @@ class DecodeWorker:
             self._waker.wake()
 
     def _lost(self, arrived: Arrived, reason: str) -> None:
-        """It will not: nothing of it may be used, and no block given back, since writes may still be queued."""
+        """Use nothing of it and give no block back, since writes may still be queued; after a time-out `Landing` gives them back later."""
         with self._lock:
             for transfer, _ in arrived.to_verify:
                 self._consumer.verified(transfer, reason)

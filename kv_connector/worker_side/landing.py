@@ -92,9 +92,8 @@ class Landing:
             return
         held.given_back = True
         self._lost(held.arrived, DEVICE_FAILED)
-        if (
-            reason != FAILED and held.arrived.closed
-        ):  # timed out without a failure: the blocks stay until the device has the data
+        if reason != FAILED and held.arrived.closed:
+            # Timed out without a failure: the blocks stay until the device has the data.
             self.hold(Arrived([], [], held.arrived.closed))
 
 

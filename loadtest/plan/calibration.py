@@ -80,9 +80,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prefill: Prefill
     decode: Decode
     link: Link = Link()
-    overhead_s: float = (
-        0.0  # of a first token besides steps and transfer; below 0 if it needn't wait for all of P's work
-    )
+    # Of a first token besides steps and transfer; below 0 if it needn't wait for all of P's work.
+    overhead_s: float = 0.0
     overhead_queued_s: float = 0.0  # … and if the prefill node has other prompts when it comes
     overhead_busy_s: float = 0.0  # … and if the decode node has other sequences
     fits: dict[str, Fit] = {}

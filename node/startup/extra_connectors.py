@@ -15,9 +15,8 @@ from baton.node.startup.flags import RANK_FLAGS, count_of, given
 PROVEN = "OffloadingConnector"
 PROVEN_VERSION = "0.32."  # how vLLM's number begins; its connectors change inside from one version to the next
 DEVICES = ("cuda",)  # that vLLM can copy KV from, of those that nodes run on
-FENCED_MODULE = (
-    "baton.kv_connector.vllm_compat.fenced_offloading"  # decode nodes: the same with a fence that it lacks there
-)
+# Decode nodes: the same with a fence that it lacks there.
+FENCED_MODULE = "baton.kv_connector.vllm_compat.fenced_offloading"
 _SETTINGS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "store_threshold", "offload_prompt_only")
 
 _BY_ITSELF = "the node sets it itself"

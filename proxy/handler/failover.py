@@ -51,10 +51,9 @@ class RequestAttempts:
         self._deadline = deadline
         self._history = History()
         self._plan: Plan | None = None  # the last one that was tried
-        self._pair: DisaggregatedPlan | None = None  # the last one with a prefill node
-        self._opened: tuple[Node, Opened] | None = (
-            None  # the prefill node of that pair, and the answer that followed its KV
-        )
+        self._last_pair: DisaggregatedPlan | None = None
+        # The prefill node of that pair, and the answer that followed its KV.
+        self._opened: tuple[Node, Opened] | None = None
         self._left: Node | None = None  # the node that the answer has just left, which was alive
         self._onto: Plan | None = None  # the plan of that move, if its KV has been sent ahead
 
@@ -79,11 +78,11 @@ class RequestAttempts:
         while True:
             self._plan = plan
             if isinstance(plan, DisaggregatedPlan) and not plan.moves:
-                self._pair = plan
+                self._last_pair = plan
             chosen(plan)
             self._shared.metrics.decided(plan)
             async with self._shared.attempts.run(plan, request, relay, self._history) as outcome:
-                if isinstance(outcome, Opened) and plan is self._pair:
+                if isinstance(outcome, Opened) and plan is self._last_pair:
                     self._opened = plan.prefill, outcome
                 if isinstance(outcome, Opened | PrefillDone):
                     self._arrived(plan, outcome, relay)
@@ -122,7 +121,9 @@ class RequestAttempts:
         return self._onto if self._left is not None and relay.stream.asked.start else None
 
     def _first(self, request: ClientRequest, *, others_wait: bool = False) -> Plan:
-        return self._elsewhere(partial(self._shared.planner.first, request, keep=self._pair, others_wait=others_wait))
+        return self._elsewhere(
+            partial(self._shared.planner.first, request, keep=self._last_pair, others_wait=others_wait)
+        )
 
     def _elsewhere(self, make: Callable[[History], Plan]) -> Plan:
         """Make a plan without a node that has just been left and is well; with it, if there is no other."""
@@ -169,7 +170,7 @@ class RequestAttempts:
             if denied is RetryDenial.BUDGET:  # looked at again: there may be retries to be had by now
                 denied = self._pay()
             after = partial(self._shared.planner.after, failed, failure, request)
-            again = partial(after, may_retry=denied is None, keep=self._pair)
+            again = partial(after, may_retry=denied is None, keep=self._last_pair)
             return again(self._history) if pays else self._elsewhere(again)
 
         plan: Plan | None = None

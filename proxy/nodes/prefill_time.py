@@ -64,9 +64,8 @@ class PrefillTime:
         """
         if not 0 <= prompt_bytes <= MAX_BYTES:
             return
-        if (
-            now_s - self._last_s > MAX_AGE_S
-        ):  # a node that is taken to be slow gets few prompts: old times would stay for hours
+        if now_s - self._last_s > MAX_AGE_S:
+            # A node that is taken to be slow gets few prompts: old times would stay for hours.
             self._begin()
         self._last_s = now_s
         if self._count:

@@ -19,7 +19,8 @@ from baton.proxy.planning.pairs_or_plain import MISSED, are_pairs_as_good
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
-_LEAST_FIRST_TOKENS: Final = 2.0  # the least target, and what predictions were wrong by: a pair as fast as the faster of the two is not late when idle
+# The least target, in times that an idle node takes and predictions were wrong by: where both nodes are equally fast an idle pair is not late.
+_LEAST_FIRST_TOKENS: Final = 2.0
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
 _SAFE_SHARE: Final = 0.45  # of the target of the time between tokens: with more, pairs and plain servers are compared
@@ -77,7 +78,7 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served.
 
-    - Too little is known, or pairs have kept the targets for ten seconds or miss them about as seldom as plain servers: PAIR.
+    - Too little is known; or pairs have kept the targets for `_CROWDED_S`; or they miss them about as seldom as plain servers would: PAIR.
     - Either node may serve it: the one with the lower cost; PAIR if the decode node would be late, and later than the prefill node.
     - Only the decode node may: ON_DECODE if the prefill node would be late and the decode node sooner, else PAIR.
     - Only the prefill node may: ON_PREFILL if it is not late while streams are slow on the decode node, and its own are no slower, or

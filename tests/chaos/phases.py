@@ -16,9 +16,8 @@ class Phase(StrEnum):
     ARRIVING = "before admission"  # the proxy has only a part of the request's body
     QUEUED = "queued on P"  # P has not scheduled the prompt; D has reserved nothing
     WAITING = "waiting on D"  # D has reserved blocks; P does not compute: it has not begun, or pushes the rest
-    BETWEEN_CHUNKS = (
-        "between chunks"  # P has computed a part of the prompt; every pushed block was pushed in all layers
-    )
+    # P has computed a part of the prompt; every pushed block was pushed in all layers.
+    BETWEEN_CHUNKS = "between chunks"
     BETWEEN_LAYERS = "between layers"  # … some block was pushed in some of its layers only
     FINISHED = "P finished, D has not admitted"
     FIRST_TOKEN = "after the first token"  # the client has it; the decode node may not have the KV yet

@@ -56,9 +56,8 @@ class MediaRecipe(NamedTuple):
     ] = ()  # beginnings of weights' names: what transformers writes, and checkpoints have
     modality: str = "image"
     flags: Sequence[str] = ()
-    is_repeatable: bool = (
-        True  # vLLM gives the same tokens for a prompt alone and among others; else digests alone are compared
-    )
+    # vLLM gives the same tokens for a prompt alone and among others; else digests alone are compared.
+    is_repeatable: bool = True
 
 
 def _qwen_pixels(patch: int) -> Mapping[str, Any]:

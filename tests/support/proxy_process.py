@@ -40,9 +40,8 @@ async def spawn(
     """Run `python -m baton.proxy`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     environment["BATON_SERVE_STOP_TIMEOUT_S"] = "4"  # of which streams may take 2 s to end
-    environment["BATON_PROXY_PROBE_TIMEOUT_S"] = (
-        "20"  # a new worker takes requests once it has probed all nodes, or then
-    )
+    # A new worker takes requests once it has probed all nodes, or then.
+    environment["BATON_PROXY_PROBE_TIMEOUT_S"] = "20"
     environment["BATON_PROXY_PLACEMENT"] = "pairs"  # by cost, a fake node that a loaded machine slows would be avoided
     command = [sys.executable, "-m", "baton.proxy", *arguments]
     if max_files is not None:
