@@ -188,7 +188,7 @@ class StreamWatch:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(0, self._look)  # it is another one's turn
-        if one.is_over or task.cancelled():
+        if task.cancelled():
             return
         one.onto = task.result()
         if one.onto is None:
@@ -207,7 +207,6 @@ class _Open:
         "failed_for",
         "has_kv",
         "history",
-        "is_over",
         "kind",
         "node",
         "onto",
@@ -233,13 +232,11 @@ class _Open:
         self._lines = 0  # of a whole answer's tokens, at the last look
         self._scope = CancelScope()
         self.kind: FailureKind | None = None
-        self.is_over = False
 
     def __enter__(self) -> None:
         self._watch.add(self.node, self)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None) -> None:
-        self.is_over = True
         self._watch.discard(self.node, self)
         if self._scope.end(kind):
             assert self.kind is not None

@@ -186,6 +186,18 @@ MUTATIONS: Final = [
             "if denied is None and (plan is not None and plan.path == RECOMPUTED):",
         ),
         ("self._history = self._history.after(node, failure.kind)", "self._history = self._history"),
+        ("pays = failure.kind is not FailureKind.DRAINED", "pays = True"),
+    ),
+    *_of(
+        "loadtest/plan/command.py",
+        f"{UNIT}/loadtest/plan",
+        ("Prices(given.prefill_cost, given.decode_cost)", "Prices(given.prefill_cost)"),
+        ("    return Shape(fewer, best.decode)\n", "    return best\n"),
+    ),
+    *_of(
+        "deploy/doctor/local.py",
+        f"{UNIT}/deploy/doctor/test_local.py",
+        ('"/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK', '"/health", HEALTH_TIMEOUT_S)[0] != 0'),
     ),
     *_of(
         "proxy/planning/retry_budget.py",
@@ -543,7 +555,6 @@ MUTATIONS: Final = [
         ("min(most, self._retries.left)", "most"),
         ("kept is not None and kept.is_answered", "False"),
         ("kept is not None and not kept.can_start", "False"),
-        ("one.is_over or task.cancelled()", "task.cancelled()"),
         ("        if node.probed is not State.READY:", "        if False:"),
         ("        if self._sending >= ahead.most:", "        if False:"),
     ),

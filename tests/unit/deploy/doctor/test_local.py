@@ -38,9 +38,17 @@ def test_a_port_that_a_healthy_server_has_is_well() -> None:
         assert codes(port) == []
 
 
-@pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f", b""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        HEALTHY.replace(b"200 OK", b"503 Service Unavailable"),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f",
+        b"",
+    ],
+)
 def test_a_port_that_something_else_has_is_named(words: bytes) -> None:
-    """Whatever it speaks, down to nothing, or a ZMQ socket's greeting."""
+    """Whatever it speaks, down to nothing, a server that does not work, or a ZMQ socket's greeting."""
     with server_that_says(words) as port:
         assert codes(port) == ["port"]
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,8 +9,10 @@ from baton.loadtest.__main__ import main
 from baton.loadtest.errors import UsageError
 from baton.loadtest.plan.calibrate_command import parse_state
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
-from baton.loadtest.plan.command import parser
+from baton.loadtest.plan import command
+from baton.loadtest.plan.command import Prices, parser
 from baton.loadtest.plan.demand import demands
+from baton.loadtest.plan.simulate import Shape
 from baton.loadtest.run import build
 from baton.loadtest.run.build import parse
 from baton.loadtest.run.loops import Open
@@ -80,6 +83,15 @@ def test_a_plan_sees_the_load_that_a_run_sends() -> None:
     found = demands(planned, build.source(planned))
     assert found[0].blocks == found[8].blocks != found[1].blocks
     assert (found[0].block_tokens, found[0].input_tokens) == (60, 160)
+
+
+def test_the_prices_of_nodes_decide(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Mock(return_value=Shape(1, 1))
+    monkeypatch.setattr(command, "cheapest", found)
+
+    assert main(["plan", file, *RATE, *SLO, "--prefill-cost", "2", "--decode-cost", "3"]) == 0
+
+    assert found.call_args.kwargs["prices"] == Prices(prefill=2.0, decode=3.0)
 
 
 CALIBRATE = ("calibrate", "--url", "http://a:1", "--out", "f")

@@ -40,6 +40,7 @@ def test_thousands_of_nodes_are_not_tried_one_by_one() -> None:
     found = cheapest(ask, target=1.0, most=4096)
 
     assert found.prefill + found.decode <= 2115  # the best is 1300 + 800
+    assert not ask(Shape(found.prefill - 1, found.decode))
     assert len(asked) < 250
 
 

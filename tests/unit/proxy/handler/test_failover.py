@@ -27,6 +27,7 @@ from tests.unit.proxy.planning.test_planner import planner
 ANSWER = Opened(cast("Any", None), b"ok")
 FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
 LOST = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
+DRAINED = DecodeFailed(FailureKind.DRAINED, "it is drained")
 
 
 class Legs:
@@ -125,6 +126,7 @@ class LegsThatEnd:
         ((FAILED, ANSWER), 2, 1, DISAGGREGATED, 1),
         ((LOST, ANSWER), 1, 2, DISAGGREGATED, 1),
         ((LOST,), 1, 1, "", 0),  # there is no other node
+        ((DRAINED, ANSWER), 1, 2, DISAGGREGATED, 0),  # its node was drained: nothing has failed
     ],
 )
 async def test_only_an_attempt_on_another_node_costs_a_retry(
