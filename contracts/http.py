@@ -23,9 +23,11 @@ RECOMPUTED = "recomputed"  # a transfer was begun and failed; the decode node co
 
 # On a leg of a stream, for the node: name the tokens of the answer to the proxy.
 TOKEN_IDS_HEADER = "x-baton-token-ids"  # noqa: S105  # no password
-# A comment line of such a stream, before an event: `: baton tokens <choice> <id>,<id>`. No event holds text of a token that has not been named.
+# A comment line of such a stream, before an event: `: baton tokens <choice> <id>,<id>`. No event holds text of a token
+# that has not been named.
 TOKENS_COMMENT = b": baton tokens "
-# The header's value where no stream is asked for: the same lines, then this one with status and headers (JSON), then the answer's body.
+# The header's value where no stream is asked for: the same lines, then this one with status and headers (JSON), then
+# the answer's body.
 AHEAD = "ahead"
 TOKENS_TYPE = "application/x-baton-tokens"  # content type of such an answer
 ANSWER_COMMENT = b": baton answer "

@@ -94,10 +94,12 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     choices: bool = False  # each of several answers to one prompt has a transfer, with its own first token
     grids: Grids = SINGLE
     first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
-    # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever `max_tokens` says, in an
-    # output of its own with the finish reason "abort", so that what came before is what one server would have streamed.
+    # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever
+    # `max_tokens` says, in an output of its own with the finish reason "abort", so that what came before is what one
+    # server would have streamed.
     relays: bool = False
-    # Tokens that the answer has, by choice, some of which may have none. Decode leg: the request starts with them; with `peer` "" there is no transfer.
+    # Tokens that the answer has, by choice, some of which may have none. Decode leg: the request starts with them; with
+    # `peer` "" there is no transfer.
     # Prefill leg: they follow the prompt, and their KV is sent with the prompt's, but for the last one's.
     start: Start = ()
     # Decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens.

@@ -86,8 +86,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `GET /baton/node`."""
 
     role: Literal["prefill", "decode"]
-    # "silent": the engine's process is there and does not answer at this moment; "failed": it is gone, or answers errors.
-    # Of a silent node all else is what it said last.
+    # "silent": the engine's process is there and does not answer at this moment; "failed": it is gone, or answers
+    # errors. Of a silent node all else is what it said last.
     state: NodeState
     model: str  # path or hub id
     served_models: list[str]
@@ -107,14 +107,16 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     load: NodeLoad | None = None  # None: it does not say
     adapters: list[Adapter] | None = None  # among `served_models`; None: it does not say which of these are adapters
     routes: list[Word] | None = None  # paths that its server has; None: it does not say
-    # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that, behind
-    # `RELAYS_AND_STARTS` if it can do that too. Empty: it does neither.
+    # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that,
+    # behind `RELAYS_AND_STARTS` if it can do that too. Empty: it does neither.
     first_tokens: Word = ""
-    # Its engine sends KV and receives it, whatever its role: it takes legs of either role, and a prefill leg's `start`. False: its role's legs alone.
+    # Its engine sends KV and receives it, whatever its role: it takes legs of either role, and a prefill leg's `start`.
+    # False: its role's legs alone.
     both_ways: bool = False
 
 
-# P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or without a transfer, and
+# P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or
+# without a transfer, and
 # both know a transfer for each of several answers.
 RELAYS_AND_STARTS = "3-"
 
@@ -122,8 +124,9 @@ RELAYS_AND_STARTS = "3-"
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged.
 
-    Of two block sizes one must divide the other. On CPUs they must be equal: the kernel keeps the keys of a block dimension by
-    dimension, so that a block of another size would travel in pieces of some hundred bytes, each as dear as a whole block.
+    Of two block sizes one must divide the other. On CPUs they must be equal: the kernel keeps the keys of a block
+    dimension by dimension, so that a block of another size would travel in pieces of some hundred bytes, each as dear
+    as a whole block.
     """
     ours, others = to_plain(mine), to_plain(theirs)
     sizes = sorted((mine.block_size_tokens, theirs.block_size_tokens))

@@ -46,7 +46,8 @@ def installed_device() -> Device:
 def visible_devices(device: Device, counts: Mapping[str, int], current: str | None) -> dict[str, dict[str, str | None]]:
     """Return the environment that shows each node its own devices, nodes in their order.
 
-    `counts`: node's name → how many devices it uses. `current`: the variable as it is, a comma-separated list; None if unset.
+    `counts`: node's name → how many devices it uses. `current`: the variable as it is, a comma-separated list; None if
+    unset.
     """
     if device == "cpu":
         return {name: {} for name in counts}

@@ -139,8 +139,8 @@ class ForkServer:
     ) -> Child:
         """Fork a process that calls `target(**kwargs)`, a `"package.module:function"`, and exits with what it returns.
 
-        `env` changes the zygote's environment (None removes a variable), the output is appended to `log`; the process is pinned
-        to `cpus` and enters the network namespace `netns`, if these are not empty. Raises `ForkServerError`.
+        `env` changes the zygote's environment (None removes a variable), the output is appended to `log`; the process
+        is pinned to `cpus` and enters the network namespace `netns`, if these are not empty. Raises `ForkServerError`.
         """
         self.wait_ready()
         reply = self._ask(

@@ -1,7 +1,7 @@
 """`python -m baton.deploy.prometheus_rule`: writes the alert rules once more, as what the Prometheus Operator reads.
 
-Kustomize cannot put one file's content into another, and `promtool` reads no Kubernetes objects: so there are two files, and
-a test that they say the same.
+Kustomize cannot put one file's content into another, and `promtool` reads no Kubernetes objects: so there are two
+files, and a test that they say the same.
 """
 
 import sys

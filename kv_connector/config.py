@@ -62,7 +62,11 @@ class ConnectorConfig:
 
     @property
     def layer_sync(self) -> LayerSyncPolicy:
-        """When it hands layers to the sender. A decode node's step may be one captured graph, in which no layer's hook runs; and of what it sends it computes little."""
+        """When it hands layers to the sender.
+
+        A decode node's step may be one captured graph, in which no layer's hook runs; and of what it sends it computes
+        little.
+        """
         sends_answers = self.transfer.both_ways and self.role == "decode"
         return "forward" if sends_answers else self.transfer.layer_sync
 

@@ -5,7 +5,8 @@
 | sends    | `scheduler_side.prefill`            | `worker_side.prefill`          |
 | receives | `scheduler_side.decode`             | `worker_side.decode`           |
 
-`scheduler_side.sides` and `worker_side.sides` hold them: one on a prefill or decode node, both on a node that sends and receives.
+`scheduler_side.sides` and `worker_side.sides` hold them: one on a prefill or decode node, both on a node that sends and
+receives.
 
 Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls the worker's hooks in one step is
 `handle_preemptions`, `bind_connector_metadata`, then per layer `wait_for_layer_load` and `save_kv_layer`, then

@@ -63,7 +63,8 @@ def families(
 
     A node that sends and receives shows those of both roles; what both count in one family is added up.
 
-    `refused`: what was turned away before it reached scheduler or worker, by kind. `both_ways`: what such a node shows, whatever the snapshots hold.
+    `refused`: what was turned away before it reached scheduler or worker, by kind. `both_ways`: what such a node shows,
+    whatever the snapshots hold.
 
     Raises:
         msgspec.ValidationError: not a snapshot of this version's connector.

@@ -116,8 +116,9 @@ def _drafts_beside_states(
     """Return why drafts and states do not go together in this engine; "" if they do.
 
     Source:
-        `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32: it counts the accepted tokens of hybrid models alone, and
-        copies cached states of theirs; `InputBatch.add_request` of its V1 runner, which forgets the number of a stream that misses a step.
+        `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32: it counts the accepted tokens of hybrid models
+        alone, and copies cached states of theirs; `InputBatch.add_request` of its V1 runner, which forgets the number
+        of a stream that misses a step.
     """
     method, device = vllm_config.speculative_config.method, vllm_config.device_config.device_type
     if not COUNTS_ACCEPTED_DRAFTS:

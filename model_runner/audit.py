@@ -5,9 +5,9 @@
 
 On CUDA (and an NPU) torch says so itself: in its synchronisation debug mode every call that waits as a side effect
 (`tolist`, `item`, `cpu`, a copy without `non_blocking`, a boolean index) raises a Python warning with the line it comes
-from. vLLM's own `VLLM_GPU_SYNC_CHECK` uses the same mode, but passes over what vLLM allows itself, its copy of the sampled
-tokens included. An event that is waited for is no such call: those waits are meant, and `TokenTransfer` counts them.
-On the fake asynchronous device the calls themselves tell (`note`). On a CPU there is nothing to wait for.
+from. vLLM's own `VLLM_GPU_SYNC_CHECK` uses the same mode, but passes over what vLLM allows itself, its copy of the
+sampled tokens included. An event that is waited for is no such call: those waits are meant, and `TokenTransfer` counts
+them. On the fake asynchronous device the calls themselves tell (`note`). On a CPU there is nothing to wait for.
 """
 
 import threading

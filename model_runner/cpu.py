@@ -83,8 +83,8 @@ def compute_threads(environ: Mapping[str, str], current: int, cores: int) -> int
 def ask_for_async_scheduling(vllm_config: Any, environ: Mapping[str, str]) -> None:
     """Have vLLM schedule a step before it has the tokens of the last one, if `BATON_CPU_ASYNC_SCHEDULING` is 1.
 
-    On a CPU that gains nothing, and vLLM turns it off; it is how the asynchronous output is tested with a real engine. The
-    worker must live in the engine's process (one rank), which makes its scheduler after its worker.
+    On a CPU that gains nothing, and vLLM turns it off; it is how the asynchronous output is tested with a real engine.
+    The worker must live in the engine's process (one rank), which makes its scheduler after its worker.
     """
     if environ.get("BATON_CPU_ASYNC_SCHEDULING") == "1" and vllm_config.speculative_config is None:
         vllm_config.scheduler_config.async_scheduling = True

@@ -1,8 +1,8 @@
 """Runs the model on a stream of its own, off the device's default stream.
 
-Mooncake's TCP copies between GPU and host memory with synchronous `cudaMemcpy`, which goes to the legacy default stream: if
-the model computes there, each piece of 64 KiB queues behind everything that has been launched. With several ranks vLLM
-leaves that stream by itself (`vllm.utils.torch_utils.current_stream`); a rank that is alone stays on it.
+Mooncake's TCP copies between GPU and host memory with synchronous `cudaMemcpy`, which goes to the legacy default
+stream: if the model computes there, each piece of 64 KiB queues behind everything that has been launched. With several
+ranks vLLM leaves that stream by itself (`vllm.utils.torch_utils.current_stream`); a rank that is alone stays on it.
 
 A stream is current per thread. vLLM makes the device ready, captures graphs and runs steps in one thread, so it is set once
 and for good there, as vLLM does it. Streams of torch do not wait for the legacy default stream, nor does that wait for them:

@@ -1,7 +1,7 @@
 """Ties the ranks of a node that are on several hosts to each other: if one has gone, all go.
 
-vLLM watches each host's processes by itself. With one host gone, the ranks of the others would wait, in a collective call
-or for their next step, for as long as vLLM's and torch's time-outs let them, with the blocks of their peers.
+vLLM watches each host's processes by itself. With one host gone, the ranks of the others would wait, in a collective
+call or for their next step, for as long as vLLM's and torch's time-outs let them, with the blocks of their peers.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """A connection between the first rank of a node and each rank on another host; when it breaks, both ends know.
 
-The kernels watch it, not the processes: one that ends closes it, however it ends, and a host that has vanished is noticed
-after about `SILENT_S`. A process that is merely slow is not taken for gone.
+The kernels watch it, not the processes: one that ends closes it, however it ends, and a host that has vanished is
+noticed after about `SILENT_S`. A process that is merely slow is not taken for gone.
 
 Either end proves that it holds the cluster secret. Everybody else is hung up on, and as soon as all ranks are there,
 no process can connect any more.
@@ -208,5 +208,6 @@ def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    # Nothing is probed while something sent has not been acknowledged; without this that would last for a quarter of an hour.
+    # Nothing is probed while something sent has not been acknowledged; without this that would last for a quarter of an
+    # hour.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1_000)

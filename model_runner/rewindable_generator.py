@@ -1,7 +1,8 @@
 """A generator of random numbers on a CPU whose last draw can be taken back.
 
-vLLM's V1 runner samples in every step of a prompt that comes in chunks, and takes back the draw of a seeded request by its generator's offset. A CPU
-generator has none, so that vLLM ends its engine there ("CPU Generator does not use offset", 0.28 to 0.33).
+vLLM's V1 runner samples in every step of a prompt that comes in chunks, and takes back the draw of a seeded request by
+its generator's offset. A CPU generator has none, so that vLLM ends its engine there ("CPU Generator does not use
+offset", 0.28 to 0.33).
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Requests that start with tokens, in a worker with vLLM's V1 runner; and what a prefill worker samples.
 
-`kv_connector/scheduler_side/start_tokens.py` has the scheduler's part. V1 begins every new request without output: the tokens are put into its state
-before that enters the batch, and a seeded generator makes the draws that were made for them elsewhere. V2 takes a new request's
-tokens as they are, and its noise is a function of seed and position.
+`kv_connector/scheduler_side/start_tokens.py` has the scheduler's part. V1 begins every new request without output: the
+tokens are put into its state before that enters the batch, and a seeded generator makes the draws that were made for
+them elsewhere. V2 takes a new request's tokens as they are, and its noise is a function of seed and position.
 """
 
 import random
@@ -88,7 +88,8 @@ def advance(generator: torch.Generator, draws: int, vocab_size: int, *, fp64: bo
     `fp64`: whether noise is drawn in float64 (`--use-fp64-gumbel`).
 
     Source:
-        `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each token).
+        `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each
+        token).
     """
     if generator.device.type == "cuda":
         generator.set_offset(generator.get_offset() + _CUDA_DRAW * draws)

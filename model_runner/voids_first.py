@@ -1,7 +1,7 @@
 """Tells the connector what a step takes away before vLLM touches it.
 
-vLLM's V2 runner zeroes blocks and copies them (`update_requests`) before it calls `handle_preemptions`. Until that call a
-prefill node counts a preempted prompt's blocks as its own, and may commit what the zeroing left (I2).
+vLLM's V2 runner zeroes blocks and copies them (`update_requests`) before it calls `handle_preemptions`. Until that call
+a prefill node counts a preempted prompt's blocks as its own, and may commit what the zeroing left (I2).
 """
 
 from typing import Any, ClassVar

@@ -4,8 +4,8 @@
     output's thread   with watchdog.call("get_output"): …
     watchdog thread   every tick: add up how long each entry has been seen; one is overdue: a sentence, stacks, the end
 
-Time counts only while the watchdog's own thread runs: a process that was stopped (SIGSTOP), or a machine that slept, has
-not hung.
+Time counts only while the watchdog's own thread runs: a process that was stopped (SIGSTOP), or a machine that slept,
+has not hung.
 """
 
 import faulthandler

@@ -32,8 +32,8 @@ def machine(data_host: str, protocol: str) -> Machine:
 def locked_bytes(process: Path = PROCESS) -> int:
     """Return how much memory this process may pin: the soft limit, which is not raised, unless it has IPC_LOCK.
 
-    The kernel asks for that capability in the initial user namespace alone (`ib_umem_get`), and in effect: in the bounding
-    set, which is all that Kubernetes' `add` gives to a user other than root, it does nothing.
+    The kernel asks for that capability in the initial user namespace alone (`ib_umem_get`), and in effect: in the
+    bounding set, which is all that Kubernetes' `add` gives to a user other than root, it does nothing.
     """
     found = _EFFECTIVE.search(_text(process / "status"))
     may_all = found is not None and bool(int(found[1], 16) >> _IPC_LOCK & 1)

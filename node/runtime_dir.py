@@ -1,7 +1,7 @@
 """Temporary folders with secrets and sockets, which must not outlive the process that owns them.
 
-A process that is killed cannot remove its folder. The next start removes it: the owner holds a lock on a file inside for
-as long as it, or a process forked from it, runs.
+A process that is killed cannot remove its folder. The next start removes it: the owner holds a lock on a file inside
+for as long as it, or a process forked from it, runs.
 """
 
 import fcntl

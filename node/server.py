@@ -53,12 +53,12 @@ def run(
 ) -> None:
     """Serve until the process is told to stop.
 
-    `runtime_dir` is an existing folder of this node alone, for the sockets between its processes. `own_flags`, the command
-    line's, are named where an unknown flag is near to one.
+    `runtime_dir` is an existing folder of this node alone, for the sockets between its processes. `own_flags`, the
+    command line's, are named where an unknown flag is near to one.
 
     Raises:
-        SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if stopped
-            before it was ready.
+        SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if
+            stopped before it was ready.
     """
     try:
         found = _check(role, config, runtime_dir, own_flags)

@@ -1,8 +1,8 @@
 """What can go wrong in the proxy, each with the answer that the client gets for it.
 
 `ProxyError` and its children end a request: they know their HTTP status and their body in OpenAI's shape.
-`UpstreamError` is what `http/upstream.py` makes of every failure of a node's HTTP connection; it names no address, since
-its text may reach a client.
+`UpstreamError` is what `http/upstream.py` makes of every failure of a node's HTTP connection; it names no address,
+since its text may reach a client.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,7 @@
 """`python -m benchmarks.goodput`: how many requests meet their SLOs on the same two nodes, set up in three ways. Root, two cores.
 
-All setups get the same prompts at the same instants, in turns, each with nodes and a proxy of its own, which all run from the beginning.
+All setups get the same prompts at the same instants, in turns, each with nodes and a proxy of its own, which all run
+from the beginning.
 """
 
 import argparse
@@ -39,8 +40,8 @@ from benchmarks.overlap.network import Network
 from benchmarks.overlap.processes import processes
 from benchmarks.usage import OtherCpu
 
-# Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM does.
-# The nodes of the last three send and receive, and those of the last one change their roles by load.
+# Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM
+# does. The nodes of the last three send and receive, and those of the last one change their roles by load.
 SETUPS: Final = {
     "plain": Shape(0, 2),
     "disaggregated": Shape(1, 1),

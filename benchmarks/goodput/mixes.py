@@ -54,9 +54,9 @@ class Part(NamedTuple):
 def mixes(shift_s: float) -> dict[str, Sequence[Part]]:
     """Return all mixes by name.
 
-    Bursts of documents alone are half as much again as the load that is asked for. The conversations of `chat_agentic` are 0.65 of it, so that
-    about as many requests come in either turn. The answers of `alternating` are 1.7 times as much: a node that makes tokens for many streams at
-    once can do more than the eight streams by which work is counted.
+    Bursts of documents alone are half as much again as the load that is asked for. The conversations of `chat_agentic`
+    are 0.65 of it, so that about as many requests come in either turn. The answers of `alternating` are 1.7 times as
+    much: a node that makes tokens for many streams at once can do more than the eight streams by which work is counted.
     """
     return {
         "chat": [Part(CHAT)],

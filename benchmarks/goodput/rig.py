@@ -1,7 +1,7 @@
 """Nodes in CPU quotas behind a proxy: one shape at a time. Root only, Linux only.
 
-Quotas are control groups of either version. A quota is spent in periods: with 40 ms of each 100 ms a process runs at full speed,
-then not at all for 60 ms, which a token that takes 20 ms notices. So periods are short.
+Quotas are control groups of either version. A quota is spent in periods: with 40 ms of each 100 ms a process runs at
+full speed, then not at all for 60 ms, which a token that takes 20 ms notices. So periods are short.
 """
 
 import time

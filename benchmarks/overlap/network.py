@@ -2,8 +2,8 @@
 
     here ──── http, unthrottled ────► prefill ═══ data, throttled ═══► decode ◄── http, unthrottled ── here
 
-The process that runs this is the client, in the namespace that it is in. Namespaces carry the process id of their maker, so
-that those of a maker that was killed are found and removed by the next one.
+The process that runs this is the client, in the namespace that it is in. Namespaces carry the process id of their
+maker, so that those of a maker that was killed are found and removed by the next one.
 """
 
 import os

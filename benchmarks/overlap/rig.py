@@ -142,7 +142,8 @@ class Rig:
     async def _two(self, chunk: Sequence[str]) -> Plain:
         """Two servers that each do everything, one on each core, behind one proxy.
 
-        They are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM does.
+        They are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM
+        does.
         """
         nodes: list[str] = []
         for at, place in enumerate((self._servers.prefill, self._servers.decode)):

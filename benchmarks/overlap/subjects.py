@@ -1,7 +1,7 @@
 """How a request is made, and one sample taken: of a plain server, Baton's proxy, vLLM's own connectors, a raw push.
 
-Everything that is read besides the tokens (counters, metrics) is read outside the timed stretch. vLLM's connectors are asked
-directly, leg by leg, which spares them what their example proxies cost.
+Everything that is read besides the tokens (counters, metrics) is read outside the timed stretch. vLLM's connectors are
+asked directly, leg by leg, which spares them what their example proxies cost.
 """
 
 import asyncio

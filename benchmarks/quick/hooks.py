@@ -5,9 +5,9 @@ go through the facade that vLLM calls. Opposite them a live sender takes every h
 Mooncake. So what is measured contains waking the sender and waiting for the GIL where a hook has to. Small layers would
 go together, several with one hand-over; here each goes alone, which is what large ones cost.
 
-The prefill rank is as it is in production: worker, state machine, sender thread, control thread and transfer engine. The decode
-rank's part is a few messages, handed to the worker as its control thread would, and memory that some other process offers: so
-nothing of it uses the CPU of the process that is measured.
+The prefill rank is as it is in production: worker, state machine, sender thread, control thread and transfer engine.
+The decode rank's part is a few messages, handed to the worker as its control thread would, and memory that some other
+process offers: so nothing of it uses the CPU of the process that is measured.
 """
 
 import hashlib

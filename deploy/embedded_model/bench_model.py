@@ -1,8 +1,8 @@
 """Writes the benchmark model on demand.
 
 Its weights are random, so its text means nothing. Its KV cache takes 4 KiB per token in bfloat16. How long a prefill
-takes depends on the machine much more than on the model: 3,500 tokens took 0.32 s on one core with AMX and 1.0 s on
-one without, and as long as sending them takes at 365 and 115 Mbit/s. The width of the MLP makes up for that. It is never
+takes depends on the machine much more than on the model: 3,500 tokens took 0.32 s on one core with AMX and 1.0 s on one
+without, and as long as sending them takes at 365 and 115 Mbit/s. The width of the MLP makes up for that. It is never
 committed.
 """
 

@@ -1,8 +1,8 @@
 """The 200 listed prompts: what parity checks send, from 1 to 3,500 tokens.
 
-`prompts.json` lists them as `[document, start, tokens]` spans of the tokenised corpus, shortest first; each is followed by 24
-tokens of its document or more. Their text form encodes to the same ids, so that either form may be sent. Nothing here needs
-torch.
+`prompts.json` lists them as `[document, start, tokens]` spans of the tokenised corpus, shortest first; each is followed
+by 24 tokens of its document or more. Their text form encodes to the same ids, so that either form may be sent. Nothing
+here needs torch.
 """
 
 import json

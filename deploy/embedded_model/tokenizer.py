@@ -17,7 +17,8 @@ CONTEXT_TOKENS = 4096
 PADDING = "<|pad|>"
 SPECIAL_TOKENS = (PADDING, BEGIN, END, SYSTEM, USER, ASSISTANT)
 
-# transformers loads a Qwen2 model's tokenizer with Qwen2's own splitting, whatever tokenizer.json says, so it is ours too
+# transformers loads a Qwen2 model's tokenizer with Qwen2's own splitting, whatever tokenizer.json says, so it is ours
+# too
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -76,7 +76,8 @@ def _set_options(socket: Socket) -> None:
     socket.sndhwm, socket.rcvhwm = _SEND_HIGH_WATER, _RECEIVE_HIGH_WATER
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1_000))  # ms
-    # After an outage TCP alone would say nothing for as long again: it tries ever more rarely, and so do its first packets.
+    # After an outage TCP alone would say nothing for as long again: it tries ever more rarely, and so do its first
+    # packets.
     socket.setsockopt(zmq.TCP_MAXRT, _UNHEARD_MS)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _DIAL_MS)
     for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 30), (zmq.TCP_KEEPALIVE_INTVL, 10)):
@@ -199,7 +200,8 @@ class ControlClient:
     def lost_connection(self) -> bool:
         """Take in what happened to the connection; return whether one has broken since the last call.
 
-        One that was given up since nothing came back is none that the peer broke: it says nothing that silence does not.
+        One that was given up since nothing came back is none that the peer broke: it says nothing that silence does
+        not.
         """
         lost = False
         for event in self._monitor.events():

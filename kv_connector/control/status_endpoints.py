@@ -1,8 +1,8 @@
 """Where a status server listens.
 
-`IpcEndpoint`: a socket in the node's folder. `TcpEndpoint`: a port, for a rank on another host than the node's API. A process that
-dials it must hold the cluster secret. Its address is written next to where the socket would be; `worker_side/hosts.py` carries
-such files to the node's first host.
+`IpcEndpoint`: a socket in the node's folder. `TcpEndpoint`: a port, for a rank on another host than the node's API. A
+process that dials it must hold the cluster secret. Its address is written next to where the socket would be;
+`worker_side/hosts.py` carries such files to the node's first host.
 """
 
 from pathlib import Path

@@ -130,8 +130,8 @@ class StatusServer:
 class OutcomeSender:
     """Tells the node how a transfer ended, without ever waiting. For one thread.
 
-    When `send` returns, the line is in the node's receive buffer: before the scheduler can hand out the request's first token.
-    (A ZeroMQ socket has a thread in between, and no order with the socket that carries the tokens.)
+    When `send` returns, the line is in the node's receive buffer: before the scheduler can hand out the request's first
+    token. (A ZeroMQ socket has a thread in between, and no order with the socket that carries the tokens.)
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Ports that receiving engines of this machine had last.
 
-A sender that was paused in the middle of a push may write to its target's port long after the target's engine or process
-has gone. So neither the next engine nor a restarted decode node must get that port. Mooncake draws ports at
+A sender that was paused in the middle of a push may write to its target's port long after the target's engine or
+process has gone. So neither the next engine nor a restarted decode node must get that port. Mooncake draws ports at
 random from a small range, and processes come and go: the memory is a file that all of them share.
 
 It forgets by number, not by time: the ports used longest ago go first, and there are always enough to draw from.

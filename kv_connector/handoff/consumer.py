@@ -8,9 +8,9 @@
                                                    └─ cancel: nothing was sent, closed
 
 Two things are told apart. The *request* is resolved once (`resolved`: KV complete, or failed so that it recomputes, or
-no client waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
-any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on),
-`to_verify` (committed transfers whose digests are to be compared).
+no client waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can
+come any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up
+on), `to_verify` (committed transfers whose digests are to be compared).
 
 Longer than other files: the state machine is one table of events, and its invariants hold between all of them.
 """
@@ -429,8 +429,8 @@ class Consumer:
     def _close(self, transfer: ConsumerTransfer) -> None:
         """End a transfer whose blocks may go back to the pool.
 
-        They do by `closed`, `gather.py` (of all transfers of a request), `worker_side/decode.py` (`_deliver`, once the device has what
-        was acknowledged), `DecodeScheduler.update` and `ReservationLedger.release`.
+        They do by `closed`, `gather.py` (of all transfers of a request), `worker_side/decode.py` (`_deliver`, once the
+        device has what was acknowledged), `DecodeScheduler.update` and `ReservationLedger.release`.
         """
         del self.transfers[transfer.transfer_id]
         self._ids.pop(transfer.request_id, None)

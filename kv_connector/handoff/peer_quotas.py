@@ -15,8 +15,8 @@ MAX_PEERS = 1_024  # decode ranks, those that restarted within the last `peer_ti
 MAX_TRANSFERS_EACH = MAX_OPEN  # a beat lists no more
 MAX_UNSTARTED = 8 * MAX_OPEN  # transfers that decode ranks asked for and whose prompt has not started here
 MAX_BLOCKS_EACH = 1 << 20  # block ids in a rank's open reservations: pools are smaller
-# Places in the lists that hold them, those of blocks that are not wanted included: of a long prompt a layer with a window
-# wants a few, and every KV cache group has a list. 64 MiB.
+# Places in the lists that hold them, those of blocks that are not wanted included: of a long prompt a layer with a
+# window wants a few, and every KV cache group has a list. 64 MiB.
 MAX_PLACES_EACH = 8 * MAX_BLOCKS_EACH
 MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after the other
 BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: other peers wait until it is over

@@ -154,7 +154,10 @@ class Producer:
         self._note_pushable(transfer)
 
     def token_sampled(self, request_id: str, token: SampledToken | None, now: float) -> None:
-        """The answer's first token has been sampled; None: D has to sample it. Only the first call for a request counts: later ones are of later steps."""
+        """The answer's first token has been sampled; None: D has to sample it.
+
+        Only the first call for a request counts: later ones are of later steps.
+        """
         transfer = self._by_request(request_id)
         if transfer is not None and transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
             transfer.first = token
@@ -556,8 +559,8 @@ class Producer:
 def _wanted(blocks: Sequence[int], places: int, before: int) -> range | None:
     """Return the places from the first block that is not 0 to the last; `None` if others are between them, or one is misplaced.
 
-    A block that stands for several `places` is at the last of them, and the prompt's last at its end. The first one in the list is
-    the prompt's place `before`.
+    A block that stands for several `places` is at the last of them, and the prompt's last at its end. The first one in
+    the list is the prompt's place `before`.
     """
     taken = [place for place, block in enumerate(blocks) if block]
     found = range(taken[0], taken[-1] + 1) if taken else range(0)

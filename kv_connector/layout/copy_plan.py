@@ -1,9 +1,9 @@
 """From pairs of blocks to the fewest byte copies.
 
 Blocks that follow each other on both sides travel as one copy, since a descriptor costs 40 to 70 µs whatever its size.
-Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region. The order
-of copies within a push is free: pairs are sorted by source first, since vLLM frees a request from its end, and blocks that
-are used again come in falling order.
+Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region. The
+order of copies within a push is free: pairs are sorted by source first, since vLLM frees a request from its end, and
+blocks that are used again come in falling order.
 
 A plan is kept as columns of numbers and becomes `Copy` tuples only in an iteration: to make 100,000 of them takes
 longer than to plan them, and an engine takes no more at a time than may be in flight.
@@ -88,7 +88,8 @@ def plan_layers(
         dst_blocks: Scheduler-block ids in the destination regions, shape `[n]`; block i is copied to block i.
 
     Returns:
-        Per pair, in order, between 0 and n copies whose lengths add up to `n * block_bytes`; by source where blocks join.
+        Per pair, in order, between 0 and n copies whose lengths add up to `n * block_bytes`; by source where blocks
+        join.
 
     Raises:
         BlockOutOfRange: an id lies outside its region.

@@ -3,16 +3,18 @@
 Layers of one group share a block table. Groups draw their blocks from one pool, and layers of different groups may lie
 in the same memory. `windows.py` says what a window means for a prompt's blocks.
 
-Where tokens of one layer are longer than of another, vLLM gives the others longer blocks, so that all have as many bytes. A
-*place* of a prompt is as many tokens as the shortest block has, a scheduler block: a longer one stands at its last place (it is
-ready when that is), and the places before it are empty.
+Where tokens of one layer are longer than of another, vLLM gives the others longer blocks, so that all have as many
+bytes. A *place* of a prompt is as many tokens as the shortest block has, a scheduler block: a longer one stands at its
+last place (it is ready when that is), and the places before it are empty.
 
-The layers of a recurrent group (Mamba, GDN) keep a *state* each, that of all tokens computed so far. Without vLLM's prefix cache
-the group's table has a single block, which has its place where a window's last block would be. With it (cache mode *align*) there is
-a table as of a window of two tokens: the last block has the running state, and those before it states at the ends of blocks, or nothing.
+The layers of a recurrent group (Mamba, GDN) keep a *state* each, that of all tokens computed so far. Without vLLM's
+prefix cache the group's table has a single block, which has its place where a window's last block would be. With it
+(cache mode *align*) there is a table as of a window of two tokens: the last block has the running state, and those
+before it states at the ends of blocks, or nothing.
 
-With speculative decoding of k tokens a step the table without the prefix cache has k blocks more, for the states after each drafted
-token. The first block has the state of all tokens that are certain: it alone is read when a request's tokens have come from elsewhere.
+With speculative decoding of k tokens a step the table without the prefix cache has k blocks more, for the states after
+each drafted token. The first block has the state of all tokens that are certain: it alone is read when a request's
+tokens have come from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -100,8 +102,8 @@ def have_states(groups: Sequence[Group]) -> bool:
 def least_tokens(groups: Sequence[Group]) -> int:
     """Return how many tokens of a prompt are worth a transfer.
 
-    With drafts and states a single one is not: on a busy P vLLM 0.32 fills a prompt of one token up with drafts that are none
-    (`Scheduler.schedule`), and its state would be that of these too.
+    With drafts and states a single one is not: on a busy P vLLM 0.32 fills a prompt of one token up with drafts that
+    are none (`Scheduler.schedule`), and its state would be that of these too.
     """
     return 2 if any(group.drafts for group in groups) else 1
 
@@ -131,8 +133,8 @@ def refuse_beside(groups: Sequence[Group]) -> None:
 def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
     """Return the tokens of a scheduler block, the same in the scheduler's process as in a worker's: the shortest of all.
 
-    Beside recurrent layers that is a block of the other layers: vLLM's own number is the smallest of all groups' in one of
-    its processes, and a state's block may be as long as a request may be. Without other layers it is the state's.
+    Beside recurrent layers that is a block of the other layers: vLLM's own number is the smallest of all groups' in one
+    of its processes, and a state's block may be as long as a request may be. Without other layers it is the state's.
     """
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     states = [spec.block_size for spec in specs if _keeps_states(spec)]

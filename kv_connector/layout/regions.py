@@ -12,7 +12,8 @@ blocks of other sizes is a row of *sections*, each with something of every token
 
     [head 0: K of tokens 0, 1, … | V of tokens 0, 1, …][head 1: …]…
 
-A block that keeps a *state* has no tokens. It is a row of runs, each with this rank's *parts* of something that ranks divide:
+A block that keeps a *state* has no tokens. It is a row of runs, each with this rank's *parts* of something that ranks
+divide:
 
     [x of heads 0, 1, … | B of groups 0, … | C of groups 0, … | temporal state of heads 0, 1, …]
 

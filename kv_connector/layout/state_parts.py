@@ -1,7 +1,8 @@
 """A recurrent layer's state between ranks that divide it otherwise: which of its parts travel, and where they lie.
 
-A rank's state is a row of *runs*. Of each it has a range of *parts*, as it has a range of KV heads (`tp_mapping.py`): heads
-of x and of the temporal state, groups of B and C. What every rank has whole, as a single group, is one part with replicas.
+A rank's state is a row of *runs*. Of each it has a range of *parts*, as it has a range of KV heads (`tp_mapping.py`):
+heads of x and of the temporal state, groups of B and C. What every rank has whole, as a single group, is one part with
+replicas.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Transfers of an answer's KV: of a prompt and the tokens that followed it.
 
-The source's engine takes the tokens for a part of the prompt, and finds most of them in its prefix cache. The destination starts with
-them, and receives as much. The last one is left out: it is what the destination's first step computes.
+The source's engine takes the tokens for a part of the prompt, and finds most of them in its prefix cache. The
+destination starts with them, and receives as much. The last one is left out: it is what the destination's first step
+computes.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,10 @@ class ModelLimits(NamedTuple):
 
 
 def objection(request: "Request", tokens: Sequence[int], limits: ModelLimits | None) -> str:
-    """Return why a prompt on the source cannot be followed by these tokens; "" if it can. `limits`: None if the node sends prompts alone."""
+    """Return why a prompt on the source cannot be followed by these tokens; "" if it can.
+
+    `limits`: None if the node sends prompts alone.
+    """
     if limits is None:
         return "this prefill node sends the KV of prompts alone: transfer.both_ways is off"
     if request.num_prompt_tokens + len(tokens) >= limits.max_model_len:
@@ -50,7 +54,8 @@ def lengthen(request: "Request", tokens: Sequence[int]) -> None:
 def has_kv(request: "Request", pool: "BlockPool") -> bool:
     """Whether the prefix cache of an engine with one KV cache group has a request's KV.
 
-    Its end shows that, whose blocks vLLM reuses first; the last two may still be written, or may not be in the cache yet.
+    Its end shows that, whose blocks vLLM reuses first; the last two may still be written, or may not be in the cache
+    yet.
     """
     if request.skip_reading_prefix_cache:
         return False

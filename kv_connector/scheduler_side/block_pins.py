@@ -1,8 +1,8 @@
 """P's block tables in groups with a window, and P's own references on what such a group would have vLLM free too early.
 
-When a prompt has been computed, vLLM frees the blocks that no *later* token reads, before it asks whether they are still
-needed. A decode node computes the prompt's last token once more, and may need one block more. So a prompt's blocks from
-there on are *pinned* from its last chunk until its request's blocks are let go (I2).
+When a prompt has been computed, vLLM frees the blocks that no *later* token reads, before it asks whether they are
+still needed. A decode node computes the prompt's last token once more, and may need one block more. So a prompt's
+blocks from there on are *pinned* from its last chunk until its request's blocks are let go (I2).
 """
 
 from collections.abc import Sequence

@@ -248,7 +248,8 @@ class DecodeScheduler:
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
 
-        The engine must keep stepping then, even with no request left: a step gives the blocks back, at the latest after `quarantine_max_s`.
+        The engine must keep stepping then, even with no request left: a step gives the blocks back, at the latest after
+        `quarantine_max_s`.
         """
         return len(self._ledger) > 0
 
@@ -296,7 +297,10 @@ class DecodeScheduler:
         return sum(group.blocks_of(tokens, self._block_tokens) for group in self._groups)
 
     def _make_room(self, needed: int) -> int:
-        """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts. Returns what is lacking still."""
+        """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts.
+
+        Returns what is lacking still.
+        """
         short: int = needed - self._ledger.pool.get_num_free_blocks()
         coming = sum(
             self._ledger.blocks_held(request_id)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 def wanted_logprobs(request: "Request") -> int | None:
     """Return how many log probabilities go with a request's first token; None if the token cannot go with its commit.
 
-    That is so for those of the whole vocabulary (`-1`) or of tokens that the client names, and for prompt logprobs, which D computes.
+    That is so for those of the whole vocabulary (`-1`) or of tokens that the client names, and for prompt logprobs,
+    which D computes.
     """
     sampling = request.sampling_params
     if sampling is None or sampling.prompt_logprobs is not None or getattr(sampling, "logprob_token_ids", None):

@@ -26,8 +26,8 @@ def prompt_hash(
 ) -> bytes:
     """Return 16 bytes naming the prompt of `request`, and tokens that follow it: token ids, multimodal inputs, LoRA and cache salt.
 
-    Without `adapters`, which know what was loaded, and `media`, which has a digest of how images and sound are read, two nodes name a prompt
-    alike even where it is not the same, and so find out at once.
+    Without `adapters`, which know what was loaded, and `media`, which has a digest of how images and sound are read,
+    two nodes name a prompt alike even where it is not the same, and so find out at once.
     """
     digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
     digest.update(array("q", answer).tobytes())

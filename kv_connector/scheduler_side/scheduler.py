@@ -26,12 +26,13 @@ def has_our_scheduler(vllm_config: "VllmConfig") -> bool:
 def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
     """Make the scheduler that vLLM would choose for a configuration, with ours: prefill nodes use `FirstOutput`, decode nodes `StartTokens`, both `WholeMedia`.
 
-    It keeps the cache's settings as they are now. When an engine has been made, vLLM 0.32 checks its configuration once more, and on a
-    CPU a block then has 128 tokens again, where recurrent layers have had it made longer. A chunk that ends with a block of another length
-    leaves a state in the prefix cache that is not the one of the cached tokens.
+    It keeps the cache's settings as they are now. When an engine has been made, vLLM 0.32 checks its configuration once
+    more, and on a CPU a block then has 128 tokens again, where recurrent layers have had it made longer. A chunk that
+    ends with a block of another length leaves a state in the prefix cache that is not the one of the cached tokens.
 
     Source:
-        `EngineCoreProc._perform_handshakes`, `CpuPlatform.check_and_update_config` and `Scheduler._mamba_block_aligned_split` of vLLM.
+        `EngineCoreProc._perform_handshakes`, `CpuPlatform.check_and_update_config` and
+        `Scheduler._mamba_block_aligned_split` of vLLM.
     """
     kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
     own = copy(vllm_config)

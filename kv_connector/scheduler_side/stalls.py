@@ -2,11 +2,12 @@
 
 vLLM schedules no waiting request behind one that it cannot give blocks to. Early reservations may hold those blocks for
 prompts that queue at P, on a pool that is full of prompts whose requests queue here, behind that one: a circle. It is
-closed only if D computes nothing: whatever runs ends some day, and gives its blocks back. So D then computes itself what P
-has not started, and nothing else.
+closed only if D computes nothing: whatever runs ends some day, and gives its blocks back. So D then computes itself
+what P has not started, and nothing else.
 
-It could not wait for P instead, in favour of the request that lacks blocks: vLLM goes on counting the blocks of a request
-whose receive has failed against every other receive, until its prompt is computed (`Scheduler._inflight_prefills`). Pure.
+It could not wait for P instead, in favour of the request that lacks blocks: vLLM goes on counting the blocks of a
+request whose receive has failed against every other receive, until its prompt is computed
+(`Scheduler._inflight_prefills`). Pure.
 """
 
 

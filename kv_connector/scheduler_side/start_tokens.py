@@ -1,11 +1,12 @@
 """vLLM's scheduler, for requests that start with tokens that another node has generated.
 
-Such tokens are output in every respect. vLLM has one way to give a request output while it does not run: that of a step which was in
-flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes the request's output, and
-frees a request that has ended. A request that starts with tokens is given them in that way, before it is scheduled.
+Such tokens are output in every respect. vLLM has one way to give a request output while it does not run: that of a step
+which was in flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes
+the request's output, and frees a request that has ended. A request that starts with tokens is given them in that way,
+before it is scheduled.
 
-Tokens that come with the prompt's KV are given when that has come; tokens that the client has already, as soon as the request has arrived,
-whatever becomes of its KV.
+Tokens that come with the prompt's KV are given when that has come; tokens that the client has already, as soon as the
+request has arrived, whatever becomes of its KV.
 """
 
 import time
@@ -159,9 +160,9 @@ class StartTokens:
     def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
         """Allocate the blocks of a request's first step, in which these tokens are computed.
 
-        vLLM has allocated as many as the prompt needs, and keeps those free that tokens need which it knew of then, but not others. A
-        request that needs one more cannot be preempted, and the others that wait stand behind it: once all blocks were held by such
-        requests, none would ever run.
+        vLLM has allocated as many as the prompt needs, and keeps those free that tokens need which it knew of then, but
+        not others. A request that needs one more cannot be preempted, and the others that wait stand behind it: once
+        all blocks were held by such requests, none would ever run.
         """
         missing = request.num_tokens + len(tokens) - request.num_computed_tokens
         lookahead = self.num_lookahead_tokens

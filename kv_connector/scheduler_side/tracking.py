@@ -23,8 +23,8 @@ REMEMBERED_FAILURES = 32
 def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: Refusals) -> TransferParams | None:
     """Return the verified parameters of a request that is part of a transfer; `None` for an ordinary one.
 
-    Its prompt may have no token ids: see `is_named`. The node's HTTP middleware has refused unsigned parameters already; this is the second lock. A request whose
-    parameters are refused here is served without a transfer.
+    Its prompt may have no token ids: see `is_named`. The node's HTTP middleware has refused unsigned parameters
+    already; this is the second lock. A request whose parameters are refused here is served without a transfer.
     """
     if request.kv_transfer_params is None:
         return None

@@ -1,8 +1,8 @@
 """P's prompt without its last token, for a model with recurrent layers.
 
 D computes the prompt's last token itself, from the state that the token before has left. P cannot go back to that state
-once it has computed the last token: so it never does. What the proxy and the client see is not ours: the node's HTTP side
-has its own copy of the prompt, counts its tokens there, and P's one output token is thrown away in any case.
+once it has computed the last token: so it never does. What the proxy and the client see is not ours: the node's HTTP
+side has its own copy of the prompt, counts its tokens there, and P's one output token is thrown away in any case.
 """
 
 from typing import TYPE_CHECKING
@@ -26,8 +26,8 @@ def shorten(request: "Request") -> tuple[int, ...]:
     """Take the last token off a prompt that has not been scheduled; return what was taken: nothing of a single token.
 
     Source:
-        `MooncakeConnector._truncate_mamba_request_for_prefill` of vLLM. That one changes the list that it is given, which
-        an engine within the server's process shares with the server.
+        `MooncakeConnector._truncate_mamba_request_for_prefill` of vLLM. That one changes the list that it is given,
+        which an engine within the server's process shares with the server.
     """
     tokens = request.prompt_token_ids
     if tokens is None or len(tokens) < 2:

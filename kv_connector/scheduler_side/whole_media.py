@@ -1,8 +1,9 @@
 """vLLM's scheduler, for requests with images or sound that may have to be computed again.
 
-vLLM 0.32 sends a worker no pixels of an item all of whose tokens are cached when its request begins: no encoder will run for it. On a
-decode node that is every item of a prompt whose KV has come. But a preemption takes the KV away. A worker with vLLM's V1 runner is not
-sent the request again, so that it would compute the prompt without the item, and vLLM ends the engine. Here workers get every item whole.
+vLLM 0.32 sends a worker no pixels of an item all of whose tokens are cached when its request begins: no encoder will
+run for it. On a decode node that is every item of a prompt whose KV has come. But a preemption takes the KV away. A
+worker with vLLM's V1 runner is not sent the request again, so that it would compute the prompt without the item, and
+vLLM ends the engine. Here workers get every item whole.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,7 @@
 """A histogram that counts where things happen and is read in another process.
 
-The engine's processes observe; the node's API process turns snapshots into Prometheus' families (`node/http/metrics.py`).
+The engine's processes observe; the node's API process turns snapshots into Prometheus' families
+(`node/http/metrics.py`).
 """
 
 from bisect import bisect_left

@@ -1,9 +1,9 @@
 """Keeps vLLM's processes of one engine from spinning while they wait for each other, on a CPU.
 
 The engine and its ranks pass messages through shared memory, and each reader asks for the next one in a loop around
-`sched_yield`, for a second after the last. On an accelerator's host that costs an idle core. On a CPU node the cores are
-what computes: seen on two of them, readers kept every other thread of the machine waiting for seconds, so that peers took
-each other for dead. A short sleep costs a step a tenth of a millisecond.
+`sched_yield`, for a second after the last. On an accelerator's host that costs an idle core. On a CPU node the cores
+are what computes: seen on two of them, readers kept every other thread of the machine waiting for seconds, so that
+peers took each other for dead. A short sleep costs a step a tenth of a millisecond.
 """
 
 import logging

@@ -61,9 +61,9 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     """Name the attention backends of this worker's layers, with the order in which they keep a block.
 
     CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
-    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent layer
-    the shapes and types of its states are named, over all tensor-parallel ranks; they have their dimensions in one order or the other.
-    So is how many tokens are drafted a step: a convolution keeps so many tokens more.
+    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent
+    layer the shapes and types of its states are named, over all tensor-parallel ranks; they have their dimensions in
+    one order or the other. So is how many tokens are drafted a step: a convolution keeps so many tokens more.
 
     Raises:
         ConnectorConfigError: no layer has told vLLM of itself, as in a process without a model.

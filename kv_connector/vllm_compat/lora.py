@@ -1,8 +1,8 @@
 """Which LoRA adapter a prompt's KV was computed with: its name, what was in its files when the engine loaded them, and how.
 
 Two nodes may have loaded different files under one name. Then their prompts are not the same (I7), and the decode node
-computes them itself. What counts is what is in the engine's memory, so files are read when they are loaded, and looked at
-again with each prompt. Of an adapter nothing is known, and its prompts are like no others,
+computes them itself. What counts is what is in the engine's memory, so files are read when they are loaded, and looked
+at again with each prompt. Of an adapter nothing is known, and its prompts are like no others,
 
 - whose files have changed since: vLLM reads an adapter again after it had to make room for others, so they may be in
   memory or not,

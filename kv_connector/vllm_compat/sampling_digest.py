@@ -18,8 +18,8 @@ _OF_ENGINE = ("structured_outputs_config", "reasoning_config", "watermark_config
 def sampling_digest(vllm_config: "VllmConfig") -> str:
     """Return a digest of an engine's version and its settings for sampling, grammars and reasoning.
 
-    The empty text stands for an engine whose outputs hold more of a token than its log probabilities: where a sampling mask or routed experts are
-    asked for, they exist on the node alone that has sampled.
+    The empty text stands for an engine whose outputs hold more of a token than its log probabilities: where a sampling
+    mask or routed experts are asked for, they exist on the node alone that has sampled.
     """
     model = vllm_config.model_config
     aux = getattr(vllm_config, "aux_output_config", model)

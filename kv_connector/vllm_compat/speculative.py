@@ -1,8 +1,9 @@
 """Speculative decoding: which methods the hand-off covers, and which layers are the drafter's.
 
-The target's tokens do not depend on what a drafter proposes: each is verified. So the KV of its layers travels only where
-it does no harm: at the end of the step (passes of the drafter write it again and again), to a peer with the same
-drafter, counted for no commit and compared by no digest. A peer without the drafter gets, and gives, the target's layers.
+The target's tokens do not depend on what a drafter proposes: each is verified. So the KV of its layers travels only
+where it does no harm: at the end of the step (passes of the drafter write it again and again), to a peer with the same
+drafter, counted for no commit and compared by no digest. A peer without the drafter gets, and gives, the target's
+layers.
 """
 
 import hashlib

@@ -1,10 +1,11 @@
 """What a recurrent layer keeps, and how tensor-parallel ranks divide it, as vLLM's layers tell it.
 
-A convolution's state has *channels*, in sections one behind the other (x, B and C of Mamba2; q, k and v of a delta net), of which
-each is divided by itself: a rank's channels lie together in its own block, but not in a block of all channels. It is kept
-channel by channel (`DS`) or token by token (`SD`). A temporal state is divided by heads.
+A convolution's state has *channels*, in sections one behind the other (x, B and C of Mamba2; q, k and v of a delta
+net), of which each is divided by itself: a rank's channels lie together in its own block, but not in a block of all
+channels. It is kept channel by channel (`DS`) or token by token (`SD`). A temporal state is divided by heads.
 
-Where a layer is of a kind that is not known here, or its shapes are not what its attributes say, its states travel whole.
+Where a layer is of a kind that is not known here, or its shapes are not what its attributes say, its states travel
+whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,8 +66,8 @@ def _division(layer: Any) -> tuple[list[Section], int]:
     """Return the sections of the convolution's channels, and the heads of the temporal state; none: there is no such state.
 
     Source:
-        The loaders of `conv1d` and the shapes of vLLM 0.32: `MambaMixer2`, `MambaMixer`, `ShortConv`, `GatedDeltaNetAttention`
-        and what derives from it, `LinearAttention`.
+        The loaders of `conv1d` and the shapes of vLLM 0.32: `MambaMixer2`, `MambaMixer`, `ShortConv`,
+        `GatedDeltaNetAttention` and what derives from it, `LinearAttention`.
     """
     match backends.name_of(layer):
         case "MAMBA2_ATTN":  # the layer's own `n_groups` counts replicas

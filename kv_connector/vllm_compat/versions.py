@@ -30,7 +30,8 @@ class _TransferResults:
 
 
 KNOWS_FAILED_RECEIVES = hasattr(base, "KVConnectorTransferResults")  # since 0.30
-# Since 0.32, which has this hook: a step without drafts goes on from the recurrent state of the last draft that was accepted.
+# Since 0.32, which has this hook: a step without drafts goes on from the recurrent state of the last draft that was
+# accepted.
 COUNTS_ACCEPTED_DRAFTS = hasattr(base.KVConnectorBase_V1, "get_loaded_kv_cache_group_ids")
 TransferResults: Any = getattr(base, "KVConnectorTransferResults", _TransferResults)
 

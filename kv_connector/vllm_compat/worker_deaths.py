@@ -1,8 +1,8 @@
 """Ends an engine core that has lost a worker process and does not end by itself.
 
-vLLM's executor notices the death, stops the other workers and tells the engine core. A core that waits at that moment for
-the reply of a rank on another host is not woken, and stays until vLLM's bound of 300 s for a step: seen once in some forty
-kills of a second host. Until then the node answers `silent`, and no supervisor starts it again.
+vLLM's executor notices the death, stops the other workers and tells the engine core. A core that waits at that moment
+for the reply of a rank on another host is not woken, and stays until vLLM's bound of 300 s for a step: seen once in
+some forty kills of a second host. Until then the node answers `silent`, and no supervisor starts it again.
 """
 
 import faulthandler

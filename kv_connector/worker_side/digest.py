@@ -8,7 +8,8 @@ A block's payload is read as 32-bit words x[j], sign-extended to 64 bits, and we
 What it detects:
 
 - *A change within one word*, so any flipped bit or byte, *with certainty*: the change d of the word is not 0 and below
-  2^32 in size, an odd w[j] has an inverse mod 2^64, so h[b] changes; so does mix of it, and D, since no other term does.
+  2^32 in size, an odd w[j] has an inverse mod 2^64, so h[b] changes; so does mix of it, and D, since no other term
+  does.
 - *Any other change of one block*, made without looking at the weights, escapes its h[b] with a probability of at most
   2^-32: of the words that change take the one whose d has the fewest factors of two, at most 31. Its weight has 63 free
   bits, and only those with Σ w·d = 0 mod 2^64 miss, at most one in 2^(63-31).
@@ -17,8 +18,8 @@ What it detects:
 
 It is no defence against an attacker who knows the weights: they are the same everywhere, so that both nodes agree.
 
-Additions and products of 64-bit integers wrap around alike on CPU, CUDA and NPU, and a sum does not depend on its order.
-Whole blocks travel, hence whole blocks are compared, the unused tail of the last one included.
+Additions and products of 64-bit integers wrap around alike on CPU, CUDA and NPU, and a sum does not depend on its
+order. Whole blocks travel, hence whole blocks are compared, the unused tail of the last one included.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

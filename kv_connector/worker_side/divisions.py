@@ -1,8 +1,8 @@
 """How the blocks of each layer's KV may be divided among ranks and among blocks of other sizes, as vLLM tells it.
 
-vLLM views every attention layer's KV as `[blocks, heads, tokens, content]` from 0.32 on; earlier versions' shapes differ
-by backend, and only whole blocks of those are exchanged. On a CPU the view says less than it seems to: inside a head's
-slab the kernels pack K and V as their instruction set likes it.
+vLLM views every attention layer's KV as `[blocks, heads, tokens, content]` from 0.32 on; earlier versions' shapes
+differ by backend, and only whole blocks of those are exchanged. On a CPU the view says less than it seems to: inside a
+head's slab the kernels pack K and V as their instruction set likes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,8 @@
 """What the ranks of a node on several hosts tell each other before they serve.
 
 Each host's process has a configuration of its own, from its own files: they must agree, or peers would get what was not
-asked for. The node's API, on the first host, learns where the ranks of the others answer it (`control/status_endpoints.py`).
+asked for. The node's API, on the first host, learns where the ranks of the others answer it
+(`control/status_endpoints.py`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Holds back what a decode rank may say until the device has everything that its receiving engine acknowledged.
 
-Mooncake's TCP copies what it receives to a GPU with `cudaMemcpy` from pageable memory, on the legacy default stream. That
-may return, and the write be acknowledged, while the last bytes are still on their way to the device, and no other stream
-waits for them. So between an acknowledgement, or a fence, and whatever may touch the blocks next lies an event on that
-stream:
+Mooncake's TCP copies what it receives to a GPU with `cudaMemcpy` from pageable memory, on the legacy default stream.
+That may return, and the write be acknowledged, while the last bytes are still on their way to the device, and no other
+stream waits for them. So between an acknowledgement, or a fence, and whatever may touch the blocks next lies an event
+on that stream:
 
     COMMIT ────────────────┐
     COMMIT with digests ───┼── an event on the default stream ──► KV used (I4), digests computed,
@@ -58,8 +58,8 @@ class Landing:
     ) -> None:
         """Make it; the thread calls `landed` once for each that was given.
 
-        Or `lost`, with a reason, if the device failed or made no progress for `patience_s`. `device.synchronize` returns
-        when the device has everything that has been acknowledged by then.
+        Or `lost`, with a reason, if the device failed or made no progress for `patience_s`. `device.synchronize`
+        returns when the device has everything that has been acknowledged by then.
         """
         self._device = device
         self._landed = landed

@@ -1,7 +1,7 @@
 """Which KV cache group each layer that a worker registered is in.
 
-vLLM's configuration lists the layers that keep KV of their own. One that reads another's (Gemma 3n's last layers) stands
-in no list: it belongs to the group of the layer that it shares with, whose block table and window are its own.
+vLLM's configuration lists the layers that keep KV of their own. One that reads another's (Gemma 3n's last layers)
+stands in no list: it belongs to the group of the layer that it shares with, whose block table and window are its own.
 """
 
 from collections.abc import Iterable

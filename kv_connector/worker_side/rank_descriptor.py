@@ -27,7 +27,8 @@ class RankDescriptor:
     rank: Rank
     fingerprint: Fingerprint
     caches: Caches
-    # Numbers of heads, and of parts of states, that ranks divide: of the whole model, so the same on both nodes. See `divided_among`.
+    # Numbers of heads, and of parts of states, that ranks divide: of the whole model, so the same on both nodes. See
+    # `divided_among`.
     divided: tuple[int, ...] = (1,)
 
     @property

@@ -1,7 +1,7 @@
 """The thread that pushes.
 
-It hears of each layer once the device has written it, asks the state machine what may be pushed, submits, and looks after
-what is under way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
+It hears of each layer once the device has written it, asks the state machine what may be pushed, submits, and looks
+after what is under way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
 
 It never waits for a device: a `DeviceWaiter` does. A GPU is late by a whole forward pass, and in that time pushes end,
 others become possible, and decode ranks ask for more.

@@ -1,8 +1,8 @@
 """Decides when a layer may be read (`layer_sync`).
 
-The model thread hands layers to the sender together with what the device has to complete before they are read; the sender has the
-waiter (`waiter.py`) wait for that, and never waits itself. A policy is chosen once.
-All of them obey I1: ready is a point on the model stream that the device has passed, never a token counter.
+The model thread hands layers to the sender together with what the device has to complete before they are read; the
+sender has the waiter (`waiter.py`) wait for that, and never waits itself. A policy is chosen once. All of them obey I1:
+ready is a point on the model stream that the device has passed, never a token counter.
 
            what is handed over        who waits for the device
     event    each layer               the waiter, for an event recorded behind the layer's KV

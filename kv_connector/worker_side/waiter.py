@@ -8,8 +8,8 @@ which they came, which is that of their stream. Waiting sleeps (`sync.recorder`)
     waiter         event.synchronize() ─┴─► passed(item, at_s)          or failed(item, reason)
     control thread     give_up(now) ──────────────────────────────────► failed(item, reason)
 
-No device offers a wait with a bound. So the thread may wait for ever, and the bound is kept by others: `give_up` ends the
-items that the device has not got to for `patience_s`, and `stop` leaves a thread that does not come back. Each item
+No device offers a wait with a bound. So the thread may wait for ever, and the bound is kept by others: `give_up` ends
+the items that the device has not got to for `patience_s`, and `stop` leaves a thread that does not come back. Each item
 comes back at most once, and never after `stop`.
 """
 

@@ -1,7 +1,7 @@
 """Sends an `Ask`, understands the answer as it arrives, and returns what became of it, always: a failure is a record too.
 
-As `vllm.benchmarks` does, every event with a choice counts as a token's arrival, whatever is in it. Stricter than there: the
-stream must end with `[DONE]`, and an error event inside it is an error.
+As `vllm.benchmarks` does, every event with a choice counts as a token's arrival, whatever is in it. Stricter than
+there: the stream must end with `[DONE]`, and an error event inside it is an error.
 """
 
 import time

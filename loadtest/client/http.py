@@ -169,8 +169,8 @@ IDLE_S: Final = 2.0
 class Client:
     """Asks one server.
 
-    A request is sent once and never again, so every failure is seen. Therefore a connection that was idle for longer than
-    `IDLE_S` is not used again: servers close idle ones (vLLM after 5 s), and that must not look like a failure.
+    A request is sent once and never again, so every failure is seen. Therefore a connection that was idle for longer
+    than `IDLE_S` is not used again: servers close idle ones (vLLM after 5 s), and that must not look like a failure.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], timeout_s: float) -> None:

@@ -140,8 +140,8 @@ REFILL_S: Final = 0.05
 class Stage(NamedTuple):
     """From when concurrency first reached its maximum until it first left it; seconds since the run's beginning.
 
-    In a closed loop a request that ends is followed by the next one a moment later. Such a dip is no end: concurrency has left its
-    maximum when it stays below it for longer than `REFILL_S`.
+    In a closed loop a request that ends is followed by the next one a moment later. Such a dip is no end: concurrency
+    has left its maximum when it stays below it for longer than `REFILL_S`.
     """
 
     began_s: float

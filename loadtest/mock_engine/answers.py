@@ -60,7 +60,8 @@ def chunks(
 ) -> Chunks:
     """Return the pieces of a stream; `prompt_ids` (their number) and `usage` (tokens in and out) if they are to be told.
 
-    `names`: tokens are named to the proxy. Raises `UsageError`: an event has more than `event_bytes` (0: as it comes) without any padding.
+    `names`: tokens are named to the proxy. Raises `UsageError`: an event has more than `event_bytes` (0: as it comes)
+    without any padding.
     """
     name = _NAME if names else b""
     first, only = (name + _opening(chat, prompt_ids, reason, event_bytes) for reason in (None, "length"))

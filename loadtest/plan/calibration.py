@@ -38,8 +38,8 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Decode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One decode node.
 
-    A step takes `step_s + sequence_s · sequences + context_token_s · tokens of context of all`, and `several_s` if it has
-    more than one sequence: a product of matrices instead of a vector's.
+    A step takes `step_s + sequence_s · sequences + context_token_s · tokens of context of all`, and `several_s` if it
+    has more than one sequence: a product of matrices instead of a vector's.
     """
 
     step_s: float

@@ -5,7 +5,8 @@ in line    time between two first tokens   = P's steps, of which several users' 
 decode     TPOT of a request               = D's step with what was in it on average
 mixed      TTFT less what is simulated     = overhead of first tokens, and what others on P and on D add to it
 
-Least squares on relative errors; no coefficient is below 0 but those that may be. Relative to what is fitted, not to what was
+Least squares on relative errors; no coefficient is below 0 but those that may be. Relative to what is fitted, not to
+what was
 measured: else a slow measurement counts for less than a fast one, and the fit comes out below the mean.
 """
 
@@ -179,8 +180,8 @@ def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> f
 def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
     """Replace the overheads by those that make simulated first tokens of mixed loads (open loops) come as measured ones.
 
-    What a first token costs besides steps depends on what its nodes do at that time, and neither requests one at a time nor
-    users in line meet what an open loop meets. So it is measured in one.
+    What a first token costs besides steps depends on what its nodes do at that time, and neither requests one at a time
+    nor users in line meet what an open loop meets. So it is measured in one.
     """
     plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_queued_s=0.0, overhead_busy_s=0.0)
     late = [row for records in mixed for row in _late(records, plain)]
@@ -210,8 +211,9 @@ def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[tuple
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
     """Return the equations for P's steps and the overhead.
 
-    Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So of
-    `users` prompts there are two steps, unless a step cannot hold so much. Raises `RunError`: they never kept it busy.
+    Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So
+    of `users` prompts there are two steps, unless a step cannot hold so much. Raises `RunError`: they never kept it
+    busy.
     """
     rows, busy, batched = [], 0, known.prefill.max_num_batched_tokens
     for tokens, alone, in_line in cells:
@@ -267,8 +269,8 @@ class _Span(NamedTuple):
 def _row(span: _Span, spans: Sequence[_Span]) -> Row:
     """Look around in each of its gaps: so every step counts once, and a slow one not more.
 
-    A gap is a step. A request that got a token at its end, the first one included, was in it; arrivals at the client scatter, so
-    the end is taken a little later for those who begin, and earlier for those who end.
+    A gap is a step. A request that got a token at its end, the first one included, was in it; arrivals at the client
+    scatter, so the end is taken a little later for those who begin, and earlier for those who end.
     """
     gaps = span.record.itls_s or (span.ended_s - span.began_s,)
     sequences = several = context = 0.0

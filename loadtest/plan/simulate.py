@@ -9,9 +9,9 @@ P computes   ├── layer 1 ──┼── layer 2 ──┼── layer 3 �
 link         ┆             ├─ 1 ─┤       ├─ 2 ─┤       ├─ 3 ─┤      fast link: the last layer shows
 link         ┆             ├──── 1 ────┼──── 2 ────┼──── 3 ────┤    slow link: its whole backlog shows
 
-Which node gets a request: the proxy's default policies, on what the simulation knows. P by prefix affinity: the least of prompt
-tokens in flight and of this prompt's tokens that are new to the node. D by least load: bytes of prompt in flight and 16 KiB for
-each sequence (`proxy/nodes/node.py`).
+Which node gets a request: the proxy's default policies, on what the simulation knows. P by prefix affinity: the least
+of prompt tokens in flight and of this prompt's tokens that are new to the node. D by least load: bytes of prompt in
+flight and 16 KiB for each sequence (`proxy/nodes/node.py`).
 """
 
 from collections import Counter

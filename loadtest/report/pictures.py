@@ -1,8 +1,9 @@
 """Which plots a run has: distributions of latencies, requests over time, throughput against latency, and legs.
 
-Legs are where the time to the first token went, in three strips a request. The first is the request as the client and the
-decode node saw it: on its way there (network, the proxy and its queue), waiting for KV, until the first token, tokens. The second
-is the prefill leg's computing, the third its pushes. A gap before the second is the prompt's way to the prefill node.
+Legs are where the time to the first token went, in three strips a request. The first is the request as the client and
+the decode node saw it: on its way there (network, the proxy and its queue), waiting for KV, until the first token,
+tokens. The second is the prefill leg's computing, the third its pushes. A gap before the second is the prompt's way to
+the prefill node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,7 +115,8 @@ def _bar(axes: Axes, record: Record, y: float, row: float) -> str:
 def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
     """Return throughput against latency, a point for each stage of each named run.
 
-    Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto fronts.
+    Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto
+    fronts.
     """
     found = []
     for name in ("ttft", "tpot"):

@@ -1,7 +1,7 @@
 """What nodes say of themselves: `/metrics` after a stage minus `/metrics` before it, and single transfers while it runs.
 
-Transfers come out of `/baton/transfers/trace`. A node remembers the last 64, so it is asked again and again; with more than
-that between two looks some are missed. The events stand on wall clock, and are put on the stage's own.
+Transfers come out of `/baton/transfers/trace`. A node remembers the last 64, so it is asked again and again; with more
+than that between two looks some are missed. The events stand on wall clock, and are put on the stage's own.
 """
 
 import asyncio

@@ -50,7 +50,8 @@ def wait_for(handles: Iterable[Handle], timeout_s: float, what: str) -> None:
     vLLM's handle of a message's head takes no timeout. It is waited for last: when the tensors have arrived, so has it.
 
     Raises:
-        PipelineError: the neighbour has ended, or did not take part within `timeout_s`. gloo then closes the connection.
+        PipelineError: the neighbour has ended, or did not take part within `timeout_s`. gloo then closes the
+            connection.
     """
     timeout = timedelta(seconds=timeout_s)
     with told_as(what):

@@ -58,7 +58,8 @@ def _gloo_lane(group: Any) -> Any:
         group.ranks, timeout=IDLE, backend="gloo", use_local_synchronization=True
     )
     lane.use_cpu_custom_send_recv = False
-    # vLLM drops what it keeps of a send when gloo calls it completed, after a wait that nothing bounds. We keep our own.
+    # vLLM drops what it keeps of a send when gloo calls it completed, after a wait that nothing bounds. We keep our
+    # own.
     lane._pending_isends = deque(maxlen=0)
     return lane
 

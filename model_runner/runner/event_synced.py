@@ -89,7 +89,8 @@ class EventSynced(OwnsTransfer):
     def _update_states_after_model_execute(self, *step: Any, **more: Any) -> Any:
         """Have accepted counts travel with the step's tokens.
 
-        Their source is a buffer that the next step writes: not before it has waited for them, wherever anybody reads them.
+        Their source is a buffer that the next step writes: not before it has waited for them, wherever anybody reads
+        them.
         """
         accepted = getattr(self, ACCEPTED_EVENT, None)
         if not isinstance(accepted, Companion):
@@ -101,8 +102,9 @@ class EventSynced(OwnsTransfer):
     def _bookkeeping_sync(self, scheduler_output: Any, sampler_output: Any, *rest: Any, **more: Any) -> Any:
         """Bring the sampler's tensors to the host first, unless the step's output will.
 
-        Not before the drafter has run: vLLM writes pinned buffers again, the drafter's included, once it has waited here, and
-        moves rows of accepted counts. Up to vLLM 0.30 its wait covers copies of routed experts as well, which it issues in here.
+        Not before the drafter has run: vLLM writes pinned buffers again, the drafter's included, once it has waited
+        here, and moves rows of accepted counts. Up to vLLM 0.30 its wait covers copies of routed experts as well, which
+        it issues in here.
         """
         if not self.use_async_scheduling:
             if getattr(self, "routed_experts_initialized", False):

@@ -1,7 +1,7 @@
 """What else a step leaves on the device for the host: drafts and counts, which travel with its tokens.
 
-vLLM copies each by itself into a pinned buffer, on a stream and with an event of its own, and waits for the event where it reads
-the buffer. A `Companion` takes the place of both, and vLLM's own lines do something else:
+vLLM copies each by itself into a pinned buffer, on a stream and with an event of its own, and waits for the event where
+it reads the buffer. A `Companion` takes the place of both, and vLLM's own lines do something else:
 
     buffer[:n].copy_(source, non_blocking=True)    the source is noted
     event.record()                                 nothing

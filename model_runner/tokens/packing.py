@@ -3,7 +3,8 @@
     slot  [ ids ....... |pad| logprobs ... |pad| ranks .. |pad|            ]
           0                 64                 …              size_bytes
 
-Each tensor begins at a multiple of 64 bytes and keeps its dtype, so that a part of the slot can be viewed as what it is.
+Each tensor begins at a multiple of 64 bytes and keeps its dtype, so that a part of the slot can be viewed as what it
+is.
 """
 
 from collections.abc import Iterable

@@ -4,8 +4,8 @@
     taker          sleep for the event ─ copy out of the slot ─ free it ─ resolve the handle
     reader         handle.result(): waits for that step and nothing else
 
-The taker waits for the oldest step first, as the copy stream runs them. Of a device that hangs the step watchdog makes an end;
-of one that fails, everyone who waits hears at once.
+The taker waits for the oldest step first, as the copy stream runs them. Of a device that hangs the step watchdog makes
+an end; of one that fails, everyone who waits hears at once.
 """
 
 import logging

@@ -1,11 +1,12 @@
 """The API process's ends of the two channels to the connector, which lives in the engine's processes.
 
 *Questions*: the node asks `scheduler.sock` or a `worker-….sock` for a snapshot, or tells every worker to cancel
-transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the others
-in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes too
-late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
+transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the
+others in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes
+too late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
 address in a file of the same name.
-*Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps messages
+*Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps
+    messages
 apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
 
 No socket exists before serving starts, so the process may be forked until then.

@@ -3,8 +3,8 @@
 Where the part is on another host, the question goes through an encrypted connection: both ends hold the cluster secret.
 While that is being replaced, the listener may have the key of either: both are tried at once, and one leads nowhere.
 
-ZMQ does not say why no answer comes, so after a time-out the kernel is asked: it takes connections for a process that is
-stopped or busy, and refuses them where the process has ended.
+ZMQ does not say why no answer comes, so after a time-out the kernel is asked: it takes connections for a process that
+is stopped or busy, and refuses them where the process has ended.
 """
 
 import asyncio

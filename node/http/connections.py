@@ -1,8 +1,8 @@
 """How many HTTP connections a node has, and how long one may take to say what it wants.
 
-A new connection always gets in while one of the others has no whole request: the oldest of those makes way, and one that has
-shown the cluster's token or signature, as the proxy's have, only after all that have not. vLLM's server is told through its
-configuration, which it reads for each connection.
+A new connection always gets in while one of the others has no whole request: the oldest of those makes way, and one
+that has shown the cluster's token or signature, as the proxy's have, only after all that have not. vLLM's server is
+told through its configuration, which it reads for each connection.
 """
 
 import asyncio

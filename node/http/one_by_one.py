@@ -1,7 +1,7 @@
 """Outputs of a request that starts with tokens, handed to vLLM's server one after the other.
 
-vLLM makes one output of those that its server has not read yet. Some parsers of thoughts and tool calls read another text from several tokens at once
-than from each by itself; and the client has what they read from each by itself.
+vLLM makes one output of those that its server has not read yet. Some parsers of thoughts and tool calls read another
+text from several tokens at once than from each by itself; and the client has what they read from each by itself.
 """
 
 from collections import deque

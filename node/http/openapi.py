@@ -1,7 +1,7 @@
 """Builds vLLM's OpenAPI document outside the event loop.
 
-FastAPI builds the document at the first `GET /openapi.json`, in the event loop: for vLLM's schemas that took 3.6–5.4 s on a
-loaded core, in which `/health`, probes and open streams waited.
+FastAPI builds the document at the first `GET /openapi.json`, in the event loop: for vLLM's schemas that took 3.6–5.4 s
+on a loaded core, in which `/health`, probes and open streams waited.
 """
 
 import asyncio

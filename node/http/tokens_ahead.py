@@ -1,7 +1,7 @@
 """The tokens of an answer that is not streamed, named to the proxy while it is made, so that another node could go on with it.
 
-The answer stands behind all of them: a line `: baton answer {"status": 200, "headers": [[…, …], …]}`, then its body. One that is there before the
-first tokens would be named is sent as it is.
+The answer stands behind all of them: a line `: baton answer {"status": 200, "headers": [[…, …], …]}`, then its body.
+One that is there before the first tokens would be named is sent as it is.
 """
 
 import asyncio

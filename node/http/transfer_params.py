@@ -22,7 +22,8 @@ def verified_params(body: bytes, roles: Collection[Role], secret: ClusterSecret)
     """Return the transfer that a request belongs to; None if it names none, or is no JSON and so none of ours.
 
     Raises:
-        TransferParamsError: it names one that is not signed, meant for another role than this node's, or not the only one.
+        TransferParamsError: it names one that is not signed, meant for another role than this node's, or not the only
+            one.
     """
     if not any(mark in body for mark in _WORTH_PARSING):
         return None

@@ -61,7 +61,8 @@ def kv_transfer_config(launch: Launch) -> dict[str, Any]:
     baton = {
         "kv_connector": "BatonConnector",
         "kv_connector_module_path": CONNECTOR_MODULE,
-        # Of either role vLLM does what it needs for it, above all free no block that a step under way writes to: it may be received into.
+        # Of either role vLLM does what it needs for it, above all free no block that a step under way writes to: it may
+        # be received into.
         "kv_role": "kv_both" if launch.transfer.both_ways else launch.traits.kv_role,
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),

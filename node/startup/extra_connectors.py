@@ -1,7 +1,7 @@
 """KV connectors of vLLM beside Baton's: what may stand there, and why all else is refused. Pure.
 
-vLLM's MultiConnector asks its connectors in order. Each rule below is one that it does not know and that Baton's hand-off
-rests on; `docs/decisions/0025-composition.md` has the reasons at length.
+vLLM's MultiConnector asks its connectors in order. Each rule below is one that it does not know and that Baton's
+hand-off rests on; `docs/decisions/0025-composition.md` has the reasons at length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,9 +65,9 @@ def refuse_unproven(beside: Sequence[Mapping[str, Any]], flags: Sequence[str], d
 def wrap_multi_connector(baton: dict[str, Any], beside: Sequence[Mapping[str, Any]], role: Role) -> dict[str, Any]:
     """Return the value of `--kv-transfer-config`: Baton's connector alone, or in vLLM's MultiConnector.
 
-    On a decode node Baton's comes first: the first connector that has tokens loads, and it alone, so that a single block
-    from elsewhere would leave the rest of the prompt to this node. On a prefill node it comes last: a layer is handed
-    to the sender when every other connector's hook for it has run (I1).
+    On a decode node Baton's comes first: the first connector that has tokens loads, and it alone, so that a single
+    block from elsewhere would leave the rest of the prompt to this node. On a prefill node it comes last: a layer is
+    handed to the sender when every other connector's hook for it has run (I1).
     """
     if not beside:
         return baton

@@ -1,7 +1,7 @@
 """A node whose ranks are on several hosts: which of them is this one? Pure.
 
-vLLM's own flags say it, the same on every host but for `--node-rank`. The first host's process serves HTTP and schedules;
-those of the others run ranks alone (`node/follower.py`).
+vLLM's own flags say it, the same on every host but for `--node-rank`. The first host's process serves HTTP and
+schedules; those of the others run ranks alone (`node/follower.py`).
 """
 
 from collections.abc import Sequence

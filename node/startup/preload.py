@@ -1,7 +1,7 @@
 """Links to the libraries that vLLM's CPU platform preloads, where their own path has a space.
 
-vLLM appends the paths of torch's libgomp and of its libtcmalloc to `LD_PRELOAD`, at whose spaces and colons the dynamic loader
-divides; it appends nothing for a library that is named there already.
+vLLM appends the paths of torch's libgomp and of its libtcmalloc to `LD_PRELOAD`, at whose spaces and colons the dynamic
+loader divides; it appends nothing for a library that is named there already.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Refuses flags that the installed vLLM's server does not know, before vLLM is imported.
 
-`vllm_flags.json` lists flags with the supported versions that have them, none for all of them; `python -m tests.support.vllm_flags` writes it. Of a version
-that is not in the list nothing is refused here: vLLM's own parser does so, after its import.
+`vllm_flags.json` lists flags with the supported versions that have them, none for all of them;
+`python -m tests.support.vllm_flags` writes it. Of a version that is not in the list nothing is refused here: vLLM's own
+parser does so, after its import.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The gate: so many requests at once; the others wait in a bounded, fair queue, or are told at once when to come again.
 
-A request waits only if it can be expected to begin before its deadline: a request that would wait in vain is better served by
-another replica, now.
+A request waits only if it can be expected to begin before its deadline: a request that would wait in vain is better
+served by another replica, now.
 """
 
 import asyncio

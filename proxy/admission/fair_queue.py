@@ -1,8 +1,8 @@
 """A queue that is fair among tenants. Pure.
 
-Start-time fair queueing: a request's tag is where its tenant's previous one ended, on a clock that goes on by the cost of
-what is served; the smallest tag is served first. So a tenant with a thousand requests waiting delays another one's first
-request by one of them, not by a thousand. A lower priority number goes before a higher one, whatever the tags.
+Start-time fair queueing: a request's tag is where its tenant's previous one ended, on a clock that goes on by the cost
+of what is served; the smallest tag is served first. So a tenant with a thousand requests waiting delays another one's
+first request by one of them, not by a thousand. A lower priority number goes before a higher one, whatever the tags.
 """
 
 import heapq

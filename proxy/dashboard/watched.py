@@ -1,7 +1,7 @@
 """A request that is being watched: what notes its legs stands around its trace.
 
-The main path tells a request's trace of everything that matters (`tracing/traces.py`). So a watched request has a trace that
-notes it, around the one that it would have had; all others are served as if there were no dashboard.
+The main path tells a request's trace of everything that matters (`tracing/traces.py`). So a watched request has a trace
+that notes it, around the one that it would have had; all others are served as if there were no dashboard.
 """
 
 import time

@@ -1,7 +1,8 @@
 """KV of answers that have ended, sent back to the prefill nodes that had their prompts: a conversation's next turn finds it in the prefix cache.
 
-A return is a transfer as a move's first one (`mover.py`): the decode node takes the prefill node's place, and the prefill node receives, for its prefix cache
-alone. The client has its answer by then. If a return fails, the next turn's prompt is computed as without it.
+A return is a transfer as a move's first one (`mover.py`): the decode node takes the prefill node's place, and the
+prefill node receives, for its prefix cache alone. The client has its answer by then. If a return fails, the next turn's
+prompt is computed as without it.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 RETURN_HEADER: Final = b"x-return-answer"  # "off": a client does not want this answer's KV to be used again
 MOST_AT_ONCE: Final = 2  # over all workers: a return takes a place among each node's sequences
-# Of one worker, by requests and by bytes of their bodies; the oldest make way, as their blocks are the next that their nodes reuse.
+# Of one worker, by requests and by bytes of their bodies; the oldest make way, as their blocks are the next that their
+# nodes reuse.
 MOST_WAITING: Final = 64
 MOST_WAITING_BYTES: Final = 16 << 20
 MAX_WAIT_S: Final = 5.0

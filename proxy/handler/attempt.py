@@ -2,7 +2,8 @@
 
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
 connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
-request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the prompt's KV.
+request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the
+prompt's KV.
 
 Longer than other files, since it has both the legs' making and their end.
 """
@@ -154,7 +155,10 @@ class AttemptRunner:
     def decode_call(
         self, plan: DisaggregatedPlan, request: ClientRequest, prefill: TransferParams, *, is_ahead: bool = False
     ) -> LegRequest:
-        """Return the decode leg of a pair; `prefill`: what the prefill node is told. `is_ahead`: only the KV is wanted, and a token shows that it is there."""
+        """Return the decode leg of a pair; `prefill`: what the prefill node is told.
+
+        `is_ahead`: only the KV is wanted, and a token shows that it is there.
+        """
         start = request.start if plan.moves or plan.decode.starts_with_tokens else ()
         address = plan.control_address
         params = replace(prefill, role="decode", peer=address, relays=False, start=start, start_sent=plan.moves)

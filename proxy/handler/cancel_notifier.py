@@ -2,8 +2,8 @@
 
 A finished prompt keeps its blocks until a decode node has asked for it, and only the proxy knows when none will: the
 client left, or the decode node failed, before it was heard of. All ids of a node that wait are sent together, by one
-task a node that lives while there are any. No request waits for it. A node that is silent is told again and again, for as
-long as it would keep the prompts by itself: `orphan_timeout_s`.
+task a node that lives while there are any. No request waits for it. A node that is silent is told again and again, for
+as long as it would keep the prompts by itself: `orphan_timeout_s`.
 """
 
 import asyncio

@@ -36,7 +36,8 @@ from baton.proxy.resume.events import ERROR
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.tracing.traces import Leg
 
-# A decode node that will refuse too has the same request before it and says so at once; one that has all KV begins at once.
+# A decode node that will refuse too has the same request before it and says so at once; one that has all KV begins at
+# once.
 REFUSAL_GRACE_S: Final = 1.0
 _TOKENS_TYPE: Final = TOKENS_TYPE.encode()
 _BUSY: Final = frozenset((408, 429))

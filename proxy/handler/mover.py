@@ -1,7 +1,8 @@
 """KV of an answer that is to leave its decode node, sent ahead into the prefix cache of another one while the answer goes on.
 
-Once it is there, the answer is broken off and goes on there as any other that broke (`failover.py`), but that the node which it has left takes the prefill
-node's place once more: for what has been made since. Whatever fails here, the answer has not been touched.
+Once it is there, the answer is broken off and goes on there as any other that broke (`failover.py`), but that the node
+which it has left takes the prefill node's place once more: for what has been made since. Whatever fails here, the
+answer has not been touched.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ from baton.proxy.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Over all workers. Two fill a link while others are between two requests; with more, the last blocks of answers that have stopped for them would
+# Over all workers. Two fill a link while others are between two requests; with more, the last blocks of answers that
+# have stopped for them would
 # stand behind whole contexts.
 MOST_AHEAD: Final = 4
 

@@ -2,12 +2,11 @@
 
 From the request to the first byte that a prefill node gets there are six calls, in four files:
 
-1. `RequestHandler.__call__` makes one answer of whatever happens.
-2. `RequestHandler.answer` reads the body once, and waits for a place (`admission/`).
-3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go on on another node.
-4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as the client has nothing.
-5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's first.
-6. `Upstream.send` (`http/upstream.py`) writes to a connection.
+1. `RequestHandler.__call__` makes one answer of whatever happens. 2. `RequestHandler.answer` reads the body once, and
+waits for a place (`admission/`). 3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go
+on on another node. 4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as
+the client has nothing. 5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's
+first. 6. `Upstream.send` (`http/upstream.py`) writes to a connection.
 
 Every wait is bounded by the request's deadline.
 """
@@ -149,7 +148,8 @@ class RequestHandler:
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)
                 if not stream.can_be_mended:
                     raise self._broken_off(broken, exc.reason) from exc
-                # A prefill node's token has not come to the decode node, which has sampled itself: it has done nothing wrong.
+                # A prefill node's token has not come to the decode node, which has sampled itself: it has done nothing
+                # wrong.
             except ProxyError as exc:
                 if broken is None:
                     raise

@@ -1,8 +1,9 @@
 """Answers whose decode node is silent, drained or evacuated: they are broken off, so that they go on on another node.
 
-Silence alone is no failure. A stream leaves a node only if that answers no probe and has sent nothing of it for `proxy.stall_timeout_s`, or has been draining for
-`proxy.drain_handover_s`, or was evacuated; and if another node can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
-A node that is alive first sends the KV of its streams ahead, if it can (`mover.py`).
+Silence alone is no failure. A stream leaves a node only if that answers no probe and has sent nothing of it for
+`proxy.stall_timeout_s`, or has been draining for `proxy.drain_handover_s`, or was evacuated; and if another node can go
+on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a
+connection that is closed by then. A node that is alive first sends the KV of its streams ahead, if it can (`mover.py`).
 """
 
 import asyncio

@@ -84,7 +84,8 @@ class UpstreamResponse:
         """Hand everything that comes to a sink, until the end.
 
         Args:
-            sink: takes what has come, at least one byte, and whether it is the last. While it says False, the node is not read.
+            sink: takes what has come, at least one byte, and whether it is the last. While it says False, the node is
+                not read.
             wait_writable: waits until the sink takes more.
 
         Raises:

@@ -1,8 +1,8 @@
 """Accepting connections, as many as there may be: the others wait in the kernel's queue, where nothing happens to them.
 
 uvloop accepts whatever comes, and at the limit of open files libuv accepts and closes at once, which clients see as a
-reset. So uvicorn gets no listening socket; it is read here, and not read while there are too many connections. A connection
-that waits for a request, or for the rest of one's head, then makes room, the oldest first.
+reset. So uvicorn gets no listening socket; it is read here, and not read while there are too many connections. A
+connection that waits for a request, or for the rest of one's head, then makes room, the oldest first.
 """
 
 import asyncio

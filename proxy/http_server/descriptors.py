@@ -2,8 +2,8 @@
 
     limit   ├─ own ─┼─ from clients, with a request or without ─┼─ to nodes ─┼─ to nodes, for probes and cancels ─┤
 
-A client's connection and one to each node is what a request costs at most. A request that might need more than there may
-be to nodes is refused (`connection_budget.py`); a client's connection too many is not accepted for the moment.
+A client's connection and one to each node is what a request costs at most. A request that might need more than there
+may be to nodes is refused (`connection_budget.py`); a client's connection too many is not accepted for the moment.
 """
 
 import resource

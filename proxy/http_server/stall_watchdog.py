@@ -4,8 +4,8 @@ Above 64 KiB of unread data the transport pauses its writer: so the proxy holds 
 of the node's, whose own connection is not read any further. The same watch ends a connection that is closing and whose
 last bytes the client does not take.
 
-What the kernel still has counts as unread: it lets a transport write on only when a good part of its several MiB is free,
-which a slow reader may take long to read.
+What the kernel still has counts as unread: it lets a transport write on only when a good part of its several MiB is
+free, which a slow reader may take long to read.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """TLS towards clients: what connections are encrypted with, made again when a file is replaced.
 
-A whole context is made and put in the old one's place. A certificate loaded into the live one would leave it with a key that
-does not fit, if the second of two files is replaced a moment later.
+A whole context is made and put in the old one's place. A certificate loaded into the live one would leave it with a key
+that does not fit, if the second of two files is replaced a moment later.
 """
 
 import logging

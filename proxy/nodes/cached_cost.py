@@ -1,13 +1,15 @@
 """What a byte of prompt costs a node that has it in its prefix cache, compared with one that it computes. Pure.
 
-Attention of the new tokens reads the cached ones: measured on a CPU, a cached token takes 0.16 to 0.31 of a computed one's time.
+Attention of the new tokens reads the cached ones: measured on a CPU, a cached token takes 0.16 to 0.31 of a computed
+one's time.
 """
 
 from typing import Final, NamedTuple
 
 from baton.proxy.nodes.faded_line import KEPT, MIN_SAMPLES
 
-# Variance of what is cached that is added to that seen, in squares of the mean prompt: few prompts, and alike, say little.
+# Variance of what is cached that is added to that seen, in squares of the mean prompt: few prompts, and alike, say
+# little.
 _PRIOR: Final = 0.05
 # By what is computed without what is cached, of what neither explains: with less its part of the time is not known.
 _LEAST_EXPLAINED: Final = 0.25

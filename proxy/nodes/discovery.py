@@ -1,6 +1,7 @@
 """Where members come from: sibling classes that each publish base URLs for one role, now and when it changes.
 
-`dns.py` has the third of them. Which node is a member is decided in `registry.py`: whatever any source of its role names.
+`dns.py` has the third of them. Which node is a member is decided in `registry.py`: whatever any source of its role
+names.
 """
 
 from collections.abc import Callable, Iterable

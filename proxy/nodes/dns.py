@@ -1,8 +1,8 @@
 """Members by DNS name: `dns://prefill:8100` stands for every address that the name has, asked again all the time.
 
 That is how docker-compose (`--scale`) and Kubernetes (a headless Service) say which replicas there are. A failed lookup
-keeps the last answer: DNS being down is no reason to drop nodes that work. Addresses that go while others come stay until the
-next answer: a rolled StatefulSet swaps them in one, and those that come are not known to be ready yet.
+keeps the last answer: DNS being down is no reason to drop nodes that work. Addresses that go while others come stay
+until the next answer: a rolled StatefulSet swaps them in one, and those that come are not known to be ready yet.
 """
 
 import asyncio
@@ -117,7 +117,8 @@ class DnsSource:
             with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 loop.call_soon_threadsafe(deliver, answer)
 
-        # A thread of our own and a daemon, since a resolver may hang for long and must not keep the process from ending.
+        # A thread of our own and a daemon, since a resolver may hang for long and must not keep the process from
+        # ending.
         threading.Thread(target=work, name=f"lookup {self._host}", daemon=True).start()
         return future
 

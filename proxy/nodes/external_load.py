@@ -10,7 +10,8 @@ from typing import Final
 from baton.contracts.node_info import NodeLoad
 
 GAIN: Final = 0.3  # of a new sample; the first counts whole
-# Requests: less than that is the rest of what was, and must not decide between idle nodes. One request counts at once: it adds `GAIN`.
+# Requests: less than that is the rest of what was, and must not decide between idle nodes. One request counts at once:
+# it adds `GAIN`.
 LEAST: Final = 0.1
 
 
@@ -29,8 +30,8 @@ class ExternalLoad:
     def learn(self, total: NodeLoad | None, own: NodeLoad) -> None:
         """Take what a node said, and what this proxy had there at that time.
 
-        The two are not of the same instant, so a difference is never less than nothing. A node counts whole bodies and the
-        proxy the prompts in them: without requests of others there are no bytes of others.
+        The two are not of the same instant, so a difference is never less than nothing. A node counts whole bodies and
+        the proxy the prompts in them: without requests of others there are no bytes of others.
         """
         if total is None:  # it does not say
             self.forget()

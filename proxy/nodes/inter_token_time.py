@@ -10,7 +10,8 @@ MAX_S: Final = 60.0  # no node takes longer for a token; one that says so is not
 MAX_RUNNING: Final = 100_000  # likewise: nor has it more sequences
 MAX_TOKENS_PER_S: Final = 1e6  # likewise: nor makes it more
 _LEAST_TOKENS: Final = 8  # for a sample
-# A mean that is so many times longer than expected counts as that: what disturbs a node only adds to it, and one sample at a new number of streams makes the slope.
+# A mean that is so many times longer than expected counts as that: what disturbs a node only adds to it, and one sample
+# at a new number of streams makes the slope.
 _OUTLIER: Final = 1.5
 _IDLE_TIMES: Final = 3.0  # a target that is not set: so many times what a stream alone waits
 
@@ -34,8 +35,9 @@ class InterTokenTime:
 
         Args:
             load: the report; its counters began with the node's process.
-            prompt_share: of the node's time that prompts took; None if it computed none since the report before. Tokens that wait for prompts say little of streams
-                alone: while nothing else is known they count less that share, later only where they show that streams wait less than was thought.
+            prompt_share: of the node's time that prompts took; None if it computed none since the report before. Tokens
+                that wait for prompts say little of streams alone: while nothing else is known they count less that
+                share, later only where they show that streams wait less than was thought.
             now_s: monotonic.
 
         Returns:

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-# On another decode node with the KV from this one; with KV from elsewhere, or computed there; the KV could not be sent ahead, the stream is untouched.
+# On another decode node with the KV from this one; with KV from elsewhere, or computed there; the KV could not be sent
+# ahead, the stream is untouched.
 Result = Literal["moved", "recomputed", "failed"]
 
 

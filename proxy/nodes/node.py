@@ -212,7 +212,7 @@ class Node:
         return self.info is not None and self.info.both_ways and len(self.info.control_addresses) == 1
 
     def begin(self, prompt_bytes: int, *, new_bytes: int = 0) -> Callable[..., None]:
-        """Count one request as in flight until what is returned has been called. `new_bytes`: of its prompt, what the node is not believed to have; 0: not known."""
+        """Count a request, with so much of its prompt new to the node (0: not known), until what is returned is called."""
         trial = self.breaker.begin()
         self.requests += 1
         self.prompt_bytes += prompt_bytes
@@ -301,7 +301,7 @@ def answering(nodes: list[Node]) -> list[Node]:
 
 
 def unusable_because(role: Role, info: NodeInfo, *, takes_either: bool = False) -> str | None:
-    """Say why a node that answers may not be used; None if it may. `takes_either`: in a role that is not its own, if it sends and receives."""
+    """Say why a node that answers may not be used, `takes_either`: in any role if it sends and receives; None if it may."""
     if info.role != role and not (takes_either and info.both_ways):
         return f"it is configured as a {role} node but says that it is a {info.role} node"
     if info.state not in ("ready", "silent"):

@@ -40,7 +40,8 @@ class PrefillTime:
         self._line = FadedLine()
         self._cached = CachedCost()
         self._fixed_s = self.per_byte_s = 0.0
-        # Faded sums: of samples, of their bytes and seconds; of predictions, and of the squares of the shares that they were wrong by.
+        # Faded sums: of samples, of their bytes and seconds; of predictions, and of the squares of the shares that they
+        # were wrong by.
         self._count = self._bytes = self._seconds = self._errors = self._wrong_by = 0.0
 
     @property

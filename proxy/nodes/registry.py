@@ -1,7 +1,8 @@
 """The members: whatever the sources name, probed all the time, judged by how requests end on them.
 
-Membership changes at run time. A node that leaves gets no more work; the requests that it carries go on, and until the last of them has
-ended it is probed and keeps its slot. Longer than other files: it is one class, whose state all changes of membership share.
+Membership changes at run time. A node that leaves gets no more work; the requests that it carries go on, and until the
+last of them has ended it is probed and keeps its slot. Longer than other files: it is one class, whose state all
+changes of membership share.
 """
 
 import asyncio
@@ -182,7 +183,10 @@ class NodeRegistry:
             self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
-        """Give a node no more work, or give it work again. Its streams leave after `proxy.drain_handover_s`; the node itself is told nothing."""
+        """Give a node no more work, or give it work again.
+
+        Its streams leave after `proxy.drain_handover_s`; the node itself is told nothing.
+        """
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining, node.moves = draining, Moves()

@@ -1,8 +1,9 @@
 """Which nodes may serve a model, kept until something changes: a plan among thousands of nodes asks none of them.
 
-What a node may be used for changes with a probe's answer, an order, a breaker, a node that joins or leaves, and these are counted
-(`Revision`). Two things change with time alone: a breaker that opens to a trial, and a silent prefill node whose peers lose patience. What is kept ends
-when the first of them is due. Loads are read by the policies, of the nodes themselves.
+What a node may be used for changes with a probe's answer, an order, a breaker, a node that joins or leaves, and these
+are counted (`Revision`). Two things change with time alone: a breaker that opens to a trial, and a silent prefill node
+whose peers lose patience. What is kept ends when the first of them is due. Loads are read by the policies, of the nodes
+themselves.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Which decode node computes a prompt itself, where no prefill node does. No I/O.
 
-None is given more than `proxy.max_own_prompt_bytes`, so that decode nodes go on making tokens when the prefill nodes are
-gone. A request that can be computed nowhere else in any case (`request/eligibility.py`) is not refused for that.
+None is given more than `proxy.max_own_prompt_bytes`, so that decode nodes go on making tokens when the prefill nodes
+are gone. A request that can be computed nowhere else in any case (`request/eligibility.py`) is not refused for that.
 """
 
 from collections.abc import Sequence

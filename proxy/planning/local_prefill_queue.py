@@ -1,7 +1,7 @@
 """Where requests wait whose prefill leg failed while every decode node has as many prompts to compute as it may.
 
-They were accepted: to refuse them now would lose what can be saved. One of them looks again and again whether there is a
-way; the others stand in line behind it, model by model.
+They were accepted: to refuse them now would lose what can be saved. One of them looks again and again whether there is
+a way; the others stand in line behind it, model by model.
 """
 
 import asyncio

@@ -39,7 +39,8 @@ def slow_answers(prompt_share: float, prompt_s: float, tokens: float, token_s: f
 def slow_beside_streams(streams: float, tokens_per_s: float, alone_s: float, more_s: float, target_s: float) -> float:
     """Return the share of answers that find too many others on a decode node that computes no prompts.
 
-    As many as in a queue whose answers share the node (M/G/1, processor sharing), or as many as are expected where there are so many now (Poisson), whichever are more.
+    As many as in a queue whose answers share the node (M/G/1, processor sharing), or as many as are expected where
+    there are so many now (Poisson), whichever are more.
 
     Args:
         streams: on the node now.

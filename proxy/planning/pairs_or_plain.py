@@ -8,8 +8,8 @@ from baton.proxy.routing.router import Choice
 
 # Times the target: later first tokens are late in the comparison, since predictions may be wrong by as much.
 MISSED: Final = 1.25
-# For a while after a change both nodes do some of both: pairs end where so many times more miss than on plain servers, and this
-# share of all; they begin again where as much fewer miss.
+# For a while after a change both nodes do some of both: pairs end where so many times more miss than on plain servers,
+# and this share of all; they begin again where as much fewer miss.
 _CHANGE: Final = 1.5
 _CHANGE_SHARE: Final = 0.02
 _MOST_MISSED: Final = 0.95  # of pairs: where nearly all miss either way, two nodes compute more prompts than one
@@ -30,7 +30,8 @@ def are_pairs_as_good(
     """Whether about as many requests miss a target if pairs serve all as if all nodes are plain servers.
 
     On plain servers answers are slow for prompts; with pairs first tokens are late, and answers slow for other streams.
-    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were three or more.
+    In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were
+    three or more.
 
     Args:
         chosen_prefill: the prefill node of a pair, and how much of the prompt is new to it.
@@ -89,7 +90,8 @@ def _sum_traffic(prefill: Node, decode: Node, prefill_nodes_share: float) -> _Tr
 def _late_pairs(chosen_prefill: Choice, traffic: _Traffic, first_token_s: float, prefill_nodes_share: float) -> float:
     """Return the share of first tokens that come too late if prefill nodes compute all prompts.
 
-    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of the pairs of late counts if it is less.
+    Where prompts wait for answers, as a conversation's do, fewer are late than the formula says: what was expected of
+    the pairs of late counts if it is less.
     """
     prefill = chosen_prefill.node
     times, now_s = prefill.prefill_time, prefill.clock()

@@ -4,8 +4,8 @@
     ON_DECODE  the decode node does both
     ON_PREFILL the prefill node does both
 
-Where prompts queue on the prefill node, or streams are slow on the decode node, both are used as plain servers until that has
-been over for a while: the one on which it costs less serves a request whole.
+Where prompts queue on the prefill node, or streams are slow on the decode node, both are used as plain servers until
+that has been over for a while: the one on which it costs less serves a request whole.
 """
 
 from enum import StrEnum
@@ -19,7 +19,8 @@ from baton.proxy.planning.pairs_or_plain import MISSED, are_pairs_as_good
 from baton.proxy.routing.router import Choice
 
 _IDLE_FIRST_TOKENS: Final = 4.0  # a target that is not set: so many times what an idle node takes
-# The least target, in times that an idle node takes and predictions were wrong by: where both nodes are equally fast an idle pair is not late.
+# The least target, in times that an idle node takes and predictions were wrong by: where both nodes are equally fast an
+# idle pair is not late.
 _LEAST_FIRST_TOKENS: Final = 2.0
 _HOPELESS: Final = 3.0  # times the target: later first tokens are no pair's where another node may have them
 _CROWDED_S: Final = 10.0  # after a request that a pair would have served too late or too slowly
@@ -78,11 +79,13 @@ def choose_placement(
 ) -> Placement:
     """Choose how a request is served.
 
-    - Too little is known; or pairs have kept the targets for `_CROWDED_S`; or they miss them about as seldom as plain servers would: PAIR.
-    - Either node may serve it: the one with the lower cost; PAIR if the decode node would be late, and later than the prefill node.
+    - Too little is known; or pairs have kept the targets for `_CROWDED_S`; or they miss them about as seldom as plain
+      servers would: PAIR.
+    - Either node may serve it: the one with the lower cost; PAIR if the decode node would be late, and later than the
+      prefill node.
     - Only the decode node may: ON_DECODE if the prefill node would be late and the decode node sooner, else PAIR.
-    - Only the prefill node may: ON_PREFILL if it is not late while streams are slow on the decode node, and its own are no slower, or
-      the decode node's KV cache is full and it has no more streams; else PAIR.
+    - Only the prefill node may: ON_PREFILL if it is not late while streams are slow on the decode node, and its own are
+      no slower, or the decode node's KV cache is full and it has no more streams; else PAIR.
 
     Args:
         chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
@@ -213,8 +216,8 @@ def _token_s(node: Node, times: InterTokenTime, now_s: float) -> float:
 def _cost_bytes(choice: Choice) -> float:
     """Return what it costs that a node serves a request whole, in bytes of prompt that wait before it.
 
-    What a node has to compute counts several times, and as often for each stream that would wait for it: so conversations
-    stay on their nodes, and long prompts go where few streams are.
+    What a node has to compute counts several times, and as often for each stream that would wait for it: so
+    conversations stay on their nodes, and long prompts go where few streams are.
     """
     node = choice.node
     return _COMPUTED * choice.work_bytes * (1 + node.streams) + _waiting_bytes(node) + node.requests * SEQUENCE_BYTES

@@ -1,6 +1,7 @@
 """How a request will be served: first choice, and what to do after a failure. No I/O; it draws ids and reads the clock.
 
-Longer than other files, since what is planned first and what follows a failure or a move ask the same nodes in the same order.
+Longer than other files, since what is planned first and what follows a failure or a move ask the same nodes in the same
+order.
 
 The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.

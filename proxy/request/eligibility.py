@@ -1,8 +1,9 @@
 """Which requests are computed on a decode node alone, and why. Pure.
 
-One transfer carries the KV of one prompt. Several answers to it (`n`) share it, and each prompt of a batch has one. What
-makes engine requests in some other way (beams), or needs the prompt computed where it is decoded (prompt logprobs skip
-the prefix cache), stays on one node. In doubt the answer is "alone": the decode node then judges the odd value itself.
+One transfer carries the KV of one prompt. Several answers to it (`n`) share it, and each prompt of a batch has one.
+What makes engine requests in some other way (beams), or needs the prompt computed where it is decoded (prompt logprobs
+skip the prefix cache), stays on one node. In doubt the answer is "alone": the decode node then judges the odd value
+itself.
 """
 
 import re

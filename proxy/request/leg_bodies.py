@@ -1,9 +1,9 @@
 """The two bodies that one request becomes. Pure.
 
-The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, instructions, tools, thinking,
-template arguments, documents, images, truncation, salt, adapter), and is asked for one token: the answer's first one, chosen as the client asks
-for it, if it is to travel to the decode node with the KV; else one that is thrown away.
-Both carry signed `kv_transfer_params` and nothing that the client wrote there.
+The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages,
+instructions, tools, thinking, template arguments, documents, images, truncation, salt, adapter), and is asked for one
+token: the answer's first one, chosen as the client asks for it, if it is to travel to the decode node with the KV; else
+one that is thrown away. Both carry signed `kv_transfer_params` and nothing that the client wrote there.
 """
 
 from typing import Any, Final
@@ -47,8 +47,8 @@ _ANSWER_ONLY_OF: Final = {
     ),
     MESSAGES: frozenset(("metadata", "stop_sequences")),
 }
-# What decides which token is sampled, or what is said of it, in whichever API. `response_format` and `tool_choice` do and are in neither
-# list: vLLM hands both to the chat template as well.
+# What decides which token is sampled, or what is said of it, in whichever API. `response_format` and `tool_choice` do
+# and are in neither list: vLLM hands both to the chat template as well.
 _SAMPLING: Final = frozenset(
     (
         "allowed_token_ids",
@@ -82,13 +82,17 @@ def decode_body(fields: Fields, params: dict[str, Any] | None) -> bytes:
 def relayed_body(fields: Fields, params: dict[str, Any]) -> bytes:
     """Return the body of a prefill node whose stream goes to the client up to the first token: the client's own but for `min_tokens`.
 
-    The node ends the request after one token whatever `max_tokens` says. Until then its API server sees what one server's would.
+    The node ends the request after one token whatever `max_tokens` says. Until then its API server sees what one
+    server's would.
     """
     return _encode({**fields, FIELD: params} | _min_tokens(fields))
 
 
 def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token: bool, tokens: int = 1) -> bytes:
-    """Return the prefill node's body: the same prompt, one token or so many, no stream. Unless it is the answer's `first_token`, it is chosen greedily."""
+    """Return the prefill node's body: the same prompt, one token or so many, no stream.
+
+    Unless it is the answer's `first_token`, it is chosen greedily.
+    """
     endpoint, fields = request.endpoint, request.fields
     left_out = _ANSWER_ONLY_OF.get(endpoint, _ANSWER_ONLY)
     if not first_token:
@@ -101,7 +105,8 @@ def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token:
         return _encode(body | {"max_output_tokens": tokens, "store": False})
     body["max_tokens"] = tokens
     if endpoint == MESSAGES:
-        # vLLM 0.32 refuses a thinking budget that is not below `max_tokens`, but for a leg that says it is a prefill leg.
+        # vLLM 0.32 refuses a thinking budget that is not below `max_tokens`, but for a leg that says it is a prefill
+        # leg.
         return _encode(body | {FIELD: {**params, "do_remote_decode": True}})
     if "max_completion_tokens" in body:
         body["max_completion_tokens"] = tokens

@@ -10,7 +10,8 @@ from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("content", "reasoning", "reasoning_content", "refusal", "text")
 _OPENINGS: Final = {name: b'"%b":"' % name.encode() for name in (*_TEXTS, "arguments")}
-# What a prefill node ends its part with (`relays` of `contracts/kv_transfer.py`); no text can hold it, a string's quotes are escaped.
+# What a prefill node ends its part with (`relays` of `contracts/kv_transfer.py`); no text can hold it, a string's
+# quotes are escaped.
 _PART_ENDS: Final = b'"finish_reason":"abort"'
 
 

@@ -1,6 +1,7 @@
 """How much of an answer a client has, and how much of that a further leg has not said again yet. Pure.
 
-Of a text its length and checksum are kept, not the text. A *key* names what an event adds to: `(choice, "content")`, `(output, part, "text")`, …
+Of a text its length and checksum are kept, not the text. A *key* names what an event adds to: `(choice, "content")`,
+`(output, part, "text")`, …
 """
 
 from typing import Final

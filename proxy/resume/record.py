@@ -1,9 +1,10 @@
 """An answer on its way to the client: what the client has of it, and which tokens it has, so that another node can go on. Pure.
 
-A node names the tokens in comments, never later than an event holds their text (`TOKENS_COMMENT`). Of the first leg events pass as they came; of
-a further one, which says everything again, what the client has is left out.
+A node names the tokens in comments, never later than an event holds their text (`TOKENS_COMMENT`). Of the first leg
+events pass as they came; of a further one, which says everything again, what the client has is left out.
 
-Most events differ from the one before in a piece of text alone. They are not parsed: what stands before and after the piece is compared.
+Most events differ from the one before in a piece of text alone. They are not parsed: what stands before and after the
+piece is compared.
 """
 
 import re
@@ -73,7 +74,8 @@ class AnswerRecord:
         Args:
             dialect: the API's.
             rewrites: whether all events of a further leg have to be written again.
-            has_logprobs: whether each token comes with log probabilities, which a node does not know of tokens that it starts with.
+            has_logprobs: whether each token comes with log probabilities, which a node does not know of tokens that it
+                starts with.
         """
         self.dialect = dialect
         self.done = False  # the stream's last event has passed

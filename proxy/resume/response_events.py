@@ -1,6 +1,7 @@
 """Events of `/v1/responses`: what is new in them. Pure.
 
-Each node draws the ids of an answer's items, and numbers its events: they are given the ids and numbers of the client's stream.
+Each node draws the ids of an answer's items, and numbers its events: they are given the ids and numbers of the client's
+stream.
 """
 
 from typing import Any, Final

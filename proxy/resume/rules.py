@@ -1,7 +1,7 @@
 """Which streams that break go on on another node, and why others do not. Pure; see docs/failover.md.
 
-Another node is asked the same request, which *starts with* the tokens that the answer has: they are output for its sampler, grammar, parsers
-and usage, as they were on the first node. What the client has of its stream is left out.
+Another node is asked the same request, which *starts with* the tokens that the answer has: they are output for its
+sampler, grammar, parsers and usage, as they were on the first node. What the client has of its stream is left out.
 """
 
 from enum import StrEnum

@@ -1,7 +1,8 @@
 """The record of a stream that may be short: what it says is only read when there is much of it, or when it breaks. Pure.
 
-Until then events are kept as they came. A further leg that begins, byte for byte, with what the client has is not read either: so goes a stream whose
-first token came from a prefill node, unless the two nodes have begun it in different seconds.
+Until then events are kept as they came. A further leg that begins, byte for byte, with what the client has is not read
+either: so goes a stream whose first token came from a prefill node, unless the two nodes have begun it in different
+seconds.
 """
 
 from typing import Final

@@ -40,7 +40,10 @@ class Stream:
     """What is known of one answer."""
 
     def __init__(self, request: ClientRequest, *, resumes: bool, relays: bool = True) -> None:
-        """`resumes`: a stream that breaks may go on on another node. `relays`: the prefill node's token may be sent before the decode node streams."""
+        """`resumes`: a stream that breaks may go on on another node.
+
+        `relays`: the prefill node's token may be sent before the decode node streams.
+        """
         self.why_not_resumed = why_not_resumed(request, resumes=resumes)
         choices = count_choices(request)
         self.why_not_relayed = why_not_relayed(request, choices) if relays else "off"

@@ -1,8 +1,8 @@
 """Whether a decode node computes a prompt itself, although it could be computed elsewhere; and how much of that it may do.
 
-A short prompt, or one of which the decode node has most, is not worth a transfer. And a decode node that computes prompts
-slows down everybody whose tokens it makes: so there is less of it while it has much, and an end to it, whatever became
-of the prefill nodes.
+A short prompt, or one of which the decode node has most, is not worth a transfer. And a decode node that computes
+prompts slows down everybody whose tokens it makes: so there is less of it while it has much, and an end to it, whatever
+became of the prefill nodes.
 
     new bytes of the prompt      half          local_below
                         ├─ local ──┼─ local if calm ─┼─ elsewhere ─►

@@ -73,7 +73,10 @@ class _Forgetful:
 
 
 class LeastLoad(_Forgetful):
-    """The node with the least work; of several, each in its turn. Of more than `_WINDOW` nodes it compares that many, other ones at each call."""
+    """The node with the least work; of several, each in its turn.
+
+    Of more than `_WINDOW` nodes it compares that many, other ones at each call.
+    """
 
     _WINDOW: Final = 256
 
@@ -132,9 +135,10 @@ class PrefixAffinity:
     """The node with the least of what it has to do already, and `_NEW_COUNTS` times what it must compute of this prompt.
 
     What all nodes have seen makes no difference between them, and a node that has seen much but has much to do loses to
-    one that has less to do: both follow from adding the two up. With a factor of 1 this would be the node that
-    ends soonest; but a prompt that is computed twice for that is work that later prompts wait for, hence the larger factor. While all nodes are idle, a node that
-    has seen much would get every prompt; so no node is given much more than `_TIMES` its share of the work of the last minutes.
+    one that has less to do: both follow from adding the two up. With a factor of 1 this would be the node that ends
+    soonest; but a prompt that is computed twice for that is work that later prompts wait for, hence the larger factor.
+    While all nodes are idle, a node that has seen much would get every prompt; so no node is given much more than
+    `_TIMES` its share of the work of the last minutes.
     """
 
     reads_prompts = True

@@ -3,7 +3,8 @@
     prefix number ──► bit set of slots         a slot is a node's place in the bit sets
 
 Bounded: entries live in two generations. When the young one is full it becomes the old one, and the old one is dropped;
-what a node is given again moves to the young one. So between half of `max_entries` and all of it are kept, those given last.
+what a node is given again moves to the young one. So between half of `max_entries` and all of it are kept, those given
+last.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """Starts the workers and keeps them there: one that ends, or hangs, is replaced, until the supervisor is told to stop.
 
 Each slot has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
-inherited by the worker of this slot. It stays open while a worker is replaced: connections that the kernel has queued wait for
-the next one, and none is lost with the one that died.
+inherited by the worker of this slot. It stays open while a worker is replaced: connections that the kernel has queued
+wait for the next one, and none is lost with the one that died.
 """
 
 import ctypes

@@ -7,9 +7,9 @@ import pytest
 
 from baton.loadtest.__main__ import main
 from baton.loadtest.errors import UsageError
+from baton.loadtest.plan import command
 from baton.loadtest.plan.calibrate_command import parse_state
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
-from baton.loadtest.plan import command
 from baton.loadtest.plan.command import Prices, parser
 from baton.loadtest.plan.demand import demands
 from baton.loadtest.plan.simulate import Shape
