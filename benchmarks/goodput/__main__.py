@@ -54,9 +54,8 @@ TWO_NODES: Final = ["plain", "disaggregated", "baton"]
 REQUEST_TIMEOUT_S: Final = 120.0
 DRAIN_S: Final = 60.0  # for what is under way after the last arrival; then it is given up
 MAX_REQUESTS: Final = 10_000  # of one run
-WARMING: Final = Kind(
-    "warming", Lengths(input_tokens=700, output_tokens=16, spread=0.9)
-)  # 2 or more: one comes from P alone
+# Outputs of 2 tokens or more: one comes from P alone.
+WARMING: Final = Kind("warming", Lengths(input_tokens=700, output_tokens=16, spread=0.9))
 WARM_UP: Final = 16  # requests, more than a proxy needs to predict a node's times
 PROXY_WORDS: Final = "of the proxy: flags, and settings as BATON_PROXY_…=…; quote them and write = before them"
 
