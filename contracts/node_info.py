@@ -116,8 +116,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or
-# without a transfer, and
-# both know a transfer for each of several answers.
+# without a transfer, and both know a transfer for each of several answers.
 RELAYS_AND_STARTS = "3-"
 
 

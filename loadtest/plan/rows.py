@@ -6,8 +6,7 @@ decode     TPOT of a request               = D's step with what was in it on ave
 mixed      TTFT less what is simulated     = overhead of first tokens, and what others on P and on D add to it
 
 Least squares on relative errors; no coefficient is below 0 but those that may be. Relative to what is fitted, not to
-what was
-measured: else a slow measurement counts for less than a fast one, and the fit comes out below the mean.
+what was measured: else a slow measurement counts for less than a fast one, and the fit comes out below the mean.
 """
 
 import math

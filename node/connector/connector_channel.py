@@ -6,8 +6,7 @@ others in `dp1`, `dp2`, … below it. A fresh socket for each question: there ar
 too late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
 address in a file of the same name.
 *Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps
-    messages
-apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
+messages apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
 
 No socket exists before serving starts, so the process may be forked until then.
 """

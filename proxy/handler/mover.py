@@ -34,8 +34,7 @@ from baton.proxy.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 # Over all workers. Two fill a link while others are between two requests; with more, the last blocks of answers that
-# have stopped for them would
-# stand behind whole contexts.
+# have stopped for them would stand behind whole contexts.
 MOST_AHEAD: Final = 4
 
 

@@ -2,11 +2,13 @@
 
 From the request to the first byte that a prefill node gets there are six calls, in four files:
 
-1. `RequestHandler.__call__` makes one answer of whatever happens. 2. `RequestHandler.answer` reads the body once, and
-waits for a place (`admission/`). 3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go
-on on another node. 4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as
-the client has nothing. 5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's
-first. 6. `Upstream.send` (`http/upstream.py`) writes to a connection.
+1. `RequestHandler.__call__` makes one answer of whatever happens.
+2. `RequestHandler.answer` reads the body once, and waits for a place (`admission/`).
+3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go on on another node.
+4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as the client has
+   nothing.
+5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's first.
+6. `Upstream.send` (`http/upstream.py`) writes to a connection.
 
 Every wait is bounded by the request's deadline.
 """

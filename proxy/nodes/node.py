@@ -301,7 +301,7 @@ def answering(nodes: list[Node]) -> list[Node]:
 
 
 def unusable_because(role: Role, info: NodeInfo, *, takes_either: bool = False) -> str | None:
-    """Say why a node that answers may not be used, `takes_either`: in any role if it sends and receives; None if it may."""
+    """Say why a node may not be used; None if it may. `takes_either`: in any role, if it sends and receives."""
     if info.role != role and not (takes_either and info.both_ways):
         return f"it is configured as a {role} node but says that it is a {info.role} node"
     if info.state not in ("ready", "silent"):

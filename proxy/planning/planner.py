@@ -274,9 +274,8 @@ class Planner:
         is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
         if is_scored and (matching := that_fit(found.prefill, decode)):
             node = self._prefill_router.choose(work, matching)
-            return alone(
-                choice_of(node, work.prompt_bytes), reason
-            )  # log probabilities of a prompt skip the prefix cache
+            # Log probabilities of a prompt skip the prefix cache.
+            return alone(choice_of(node, work.prompt_bytes), reason)
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(

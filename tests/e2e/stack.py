@@ -123,9 +123,12 @@ class Server:
         return response
 
     def get(self, path: str) -> Any:
-        """GET a JSON route of a node's API."""
-        response = self.http.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
-        return response.raise_for_status().json()
+        """GET a JSON route of a node's API. It says 503 while the connector is late, as on a loaded machine: then once more."""
+        ends_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            response = self.http.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
+            if response.status_code != 503 or time.monotonic() > ends_s:
+                return response.raise_for_status().json()
 
     def info(self) -> dict[str, Any]:
         return dict(self.get(NODE_PATH))

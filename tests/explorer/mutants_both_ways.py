@@ -119,7 +119,7 @@ BOTH_WAYS = [
         "I3",
         RETURNS,
         decode(
-            "self._settle(request_id, tracked)  # ranks that go on waiting",
+            "self._settle(request_id, tracked)  # so that ranks that have not failed wait no longer",
             "self._settle(request_id, tracked)\n        self._ledger.release(request_id)",
         ),
     ),
