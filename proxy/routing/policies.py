@@ -47,7 +47,7 @@ class Policy(Protocol):
         """How much of the prompt a node is believed to have, before it gets the work."""
         ...
 
-    def given(self, work: Work, node: Node, new_bytes: int) -> None:
+    def given(self, work: Work, node: Node, new_bytes: int, /) -> None:
         """A node has got the work, of which so much was new to it."""
         ...
 

@@ -25,8 +25,8 @@ def choice_of(node: Node, new_bytes: int, cached_bytes: int = 0) -> Choice:
 
     Its last token is always computed, so that it is at least one byte of work.
     """
-    work_bytes = new_bytes + round(node.prefill_time.cached_cost * cached_bytes) if cached_bytes else new_bytes
-    return Choice(node, new_bytes, max(1, work_bytes), cached_bytes)
+    work_bytes = max(1, new_bytes + round(node.prefill_time.cached_cost * cached_bytes))
+    return Choice(node, new_bytes, work_bytes, cached_bytes)
 
 
 class Router:

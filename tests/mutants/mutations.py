@@ -623,13 +623,13 @@ MUTATIONS: Final = [
     *_of(
         "proxy/routing/router.py",
         f"{UNIT}/proxy/planning/test_planner.py",
-        ("new_bytes + round(node.prefill_time.cached_cost * cached_bytes) if cached_bytes else new_bytes", "new_bytes"),
+        ("new_bytes + round(node.prefill_time.cached_cost * cached_bytes)", "new_bytes"),
         ("work.prompt_bytes - cached_bytes, cached_bytes)", "work.prompt_bytes - cached_bytes, 0)"),
     ),
     *_of(
         "proxy/routing/router.py",
         f"{UNIT}/proxy/routing/test_router.py",
-        ("max(1, work_bytes)", "work_bytes"),
+        ("max(1, new_bytes", "max(0, new_bytes"),
     ),
     *_of(
         "proxy/routing/prefixes.py",
