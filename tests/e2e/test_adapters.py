@@ -14,7 +14,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers
 from tests.e2e.stack import FLOAT32, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 RANK = 8
 

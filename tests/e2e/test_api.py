@@ -10,7 +10,7 @@ from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 COMPLETIONS = "/v1/completions"

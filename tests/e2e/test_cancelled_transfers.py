@@ -14,7 +14,7 @@ from tests.e2e.stack import Server, Stack
 from tests.e2e.valve import Valve
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def held(server: Server) -> list[str]:

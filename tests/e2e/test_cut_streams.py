@@ -17,7 +17,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.joined_stream import joined_stream
 from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 TOKENS = 16
 USAGE = {"stream_options": {"include_usage": True}}

@@ -23,7 +23,7 @@ from tests.support.browser import Browser, Tab
 from tests.support.cluster import ADMIN_TOKEN
 from tests.support.dashboard import press, show, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 PROMPT_TOKENS = 1500  # six chunks on this prefill node
 LAYERS_DRAWN = (

@@ -10,7 +10,7 @@ from baton.deploy.doctor import command
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 # No link is too slow, and no machine: what a loaded one measures is not judged here.
 PATIENT = ("--min-mbit-s", "0.001", "--max-latency-ms", "60000", "--idle-gap", "0.2")

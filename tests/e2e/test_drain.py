@@ -18,7 +18,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.processes import alive
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 GONE_WITHIN_S = 60.0
 DRAINS_WITHIN_S = 30.0

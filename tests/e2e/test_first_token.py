@@ -19,7 +19,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, Server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 PROMPT_TOKENS = 600  # three chunks on the prefill node
 EVENTS = {"/v1/completions": 1, "/v1/chat/completions": 2, "/v1/messages": 3}  # up to the first token

@@ -17,7 +17,7 @@ from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import ANSWER_TIMEOUT_S, FLOAT32, Server, Stack
 from tests.e2e.test_first_token import ASKED, compare
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 ASYNCHRONOUS: Mapping[str, Any] = {"env": {"BATON_CPU_ASYNC_SCHEDULING": "1"}}
 STAGES, RANKS = ("--pipeline-parallel-size", "2"), ("--tensor-parallel-size", "2")

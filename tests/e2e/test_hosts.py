@@ -19,7 +19,7 @@ from tests.e2e.hosts import COMMON, SpreadNode, TwoHosts, two_hosts
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, missing_blocks, settle, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 PROMPTS = slice(9, 15, 2)  # of 135 to 708 tokens
 LONG_ANSWER_TOKENS = 400

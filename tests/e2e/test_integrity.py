@@ -14,7 +14,7 @@ from tests.e2e.stack import FLOAT32, Stack
 from tests.e2e.targets import LEAK_FILE
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 async def checked_under_load(trio: Trio) -> list[dict[str, object]]:

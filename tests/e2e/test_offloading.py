@@ -18,7 +18,7 @@ from tests.e2e.fidelity import answers, ask_all
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 TIGHT = ("--kv-cache-memory-bytes", str(8 << 20), "--max-model-len", "1536")  # 16 blocks of 512 KiB
 PROMPTS = slice(14, 17)  # of 708, 964 and 1,353 tokens: the longest needs 11 blocks

@@ -14,7 +14,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 WORKER = ("--worker-cls", "baton.model_runner.cpu.Worker")
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`

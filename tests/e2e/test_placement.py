@@ -13,7 +13,7 @@ from tests.e2e.test_cut_streams import comparable
 from tests.e2e.waiting import settle
 from tests.support import slow_step
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos]
 
 TOKENS = 40
 EVENT_END = b"\n\n"

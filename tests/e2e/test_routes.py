@@ -11,7 +11,7 @@ from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Server, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def cached_tokens(server: Server, body: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 ENGINE = ("--worker-cls", "baton.model_runner.cpu.EngineWorker")
 # Drafts on the device, before the step's tokens come; the target itself, so that drafts of another step would show.

@@ -13,7 +13,7 @@ from tests.e2e.fidelity import VERIFY, answers
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.eagle_heads import write_head
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 DRAFTS = 3
 METHODS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from tests.e2e.client import body_for
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 BOUND_S = 4.0
 PATIENCE_S = 60.0  # 2 s on a quiet machine, as is printed

@@ -12,7 +12,7 @@ from baton.deploy.embedded_model import WEIGHTS
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Server, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 ASKS = {TOKEN_IDS_HEADER: "1"}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.fuzz.raw_http.run import run
 from tests.fuzz.raw_http.stage import stage
 
 SCRIPTS = 600
 
 
-@pytest.mark.timeout(240)
 async def test_hostile_clients_harm_no_other_client(tmp_path: Path) -> None:
     """No fault of ours, no hang, no lost descriptor, and good requests are served afterwards."""
     async with stage(tmp_path) as made:

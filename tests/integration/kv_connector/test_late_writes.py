@@ -13,7 +13,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks.overlap.network import Network, NetworkError
 from tests.support.late_writes.stage import Stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 SLOW_MBIT_S = 100  # 32 MiB take 2.7 s

@@ -11,7 +11,7 @@ from tests.integration.loadtest.page_examples import pages
 from tests.support.browser import Browser, Scheme
 from tests.support.drawn import look
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 WIDE_PX, NARROW_PX = 1200, 400
 PAPERS: Final[dict[Scheme, str]] = {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 28)"}

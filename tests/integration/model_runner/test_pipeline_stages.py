@@ -12,8 +12,6 @@ import pytest
 from baton.deploy.forkserver import Child, ForkServer
 from tests.support.pipeline_stage import DONE, GO, READY, SENT, STEPS, How, wait_for_file
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the imports of vLLM too
-
 SHORT_S = 1.0  # a step's bound, where the neighbour does not come
 LONG_S = 60.0
 

@@ -16,7 +16,7 @@ from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, unt
 from tests.support.cluster import until as poll
 from tests.support.dashboard import LAYERS, press, show, tell_transfers, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 400), ("light", 820)]
 DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
