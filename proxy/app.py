@@ -45,7 +45,6 @@ from baton.proxy.passthrough.routes import route_of
 from baton.proxy.passthrough.serve import PassThrough
 from baton.proxy.planning.placement import Targets
 from baton.proxy.planning.planner import Planner
-from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.request.caller import caller_of
 from baton.proxy.request.endpoints import DATA_ROUTES, RESPONSES
@@ -121,11 +120,15 @@ def create_app(
     counted.watch_gate(admission.gate)
     keys_file = config.proxy.api_keys_file
     doors = ApiKeyAuth(keys_file, telemetry, admission.claims, slot) if keys_file is not None else None
-    budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
-    worker_group = WorkerGroup(members, counted, admission, slot, retries_left=lambda: budget.left)
+    retries = RetryPolicy(
+        share=config.proxy.retry_share,
+        burst=config.proxy.retry_burst,
+        max_attempts=config.proxy.max_attempts,
+        clock=time.monotonic,
+    )
+    worker_group = WorkerGroup(members, counted, admission, slot, retries_left=lambda: retries.left)
     dashboard = Dashboard(worker_group, members, admission, telemetry=telemetry, secret=secret, upstream=upstream)
     cancels = CancelNotifier(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
-    retries = RetryPolicy(budget, max_attempts=config.proxy.max_attempts)
     watch = StreamWatch(
         members.decode,
         members.prefill if config.proxy.when_no_prefill == "refuse" else None,

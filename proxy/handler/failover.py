@@ -40,7 +40,7 @@ class Failover:
         self.line = LocalPrefillQueue()
 
     def request_attempts(self, deadline: asyncio.Timeout) -> "RequestAttempts":
-        self.retries.arrived()
+        self.retries.earn()
         return RequestAttempts(self, deadline)
 
 

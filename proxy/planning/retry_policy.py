@@ -1,17 +1,23 @@
-"""Whether a request may be tried once more, and what it has been through so far. Pure but for the budget's clock.
+"""Whether a request may be tried once more, and what it has been through so far. Pure: the clock is given.
 
 Only work that is asked of another node is a retry. A decode node that computes a prompt itself, because its prefill
 node failed, does what no node has done yet: that needs no permission.
+
+A cluster in trouble must not be asked several times for every request. Retries are paid from a bucket, which every
+request fills by a share of one retry, and time by a little, so that a proxy with few requests can retry too. The bucket
+starts full and is deep: the loss of one node breaks all of its requests at once, and those are to be saved; trouble
+that lasts empties it, and then the share is what is left.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from baton.proxy.errors import FailureKind
 from baton.proxy.nodes.node import Node
-from baton.proxy.planning.retry_budget import RetryBudget
 
+FLOOR_PER_S: Final = 1.0  # retries that time alone allows
 MIN_LEFT_S: Final = 0.25  # of the request's time: with less, an attempt would only be cut
 
 
@@ -56,41 +62,45 @@ NOTHING_YET: Final = History()
 
 
 class RetryPolicy:
-    """Grants further attempts."""
+    """Grants further attempts; one token of its bucket pays for one retry."""
 
-    def __init__(self, budget: RetryBudget, *, max_attempts: int) -> None:
-        self._budget = budget
+    def __init__(self, *, share: float, burst: int, max_attempts: int, clock: Callable[[], float]) -> None:
+        self._share = share
+        self._burst = float(burst)
         self._max_attempts = max_attempts
+        self._clock = clock
+        self._tokens = self._burst
+        self._filled_s = clock()
 
-    def arrived(self) -> None:
-        self._budget.earn()
+    def earn(self) -> None:
+        """Count a request that arrived; `left` bounds what has been earned."""
+        self._tokens += self._share
 
     @property
     def left(self) -> int:
-        """How many may be granted now to all requests together."""
-        return self._budget.left
+        """How many retries may be made now, by all requests together."""
+        now_s = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now_s - self._filled_s) * FLOOR_PER_S)
+        self._filled_s = now_s
+        return int(self._tokens)
 
     def may_try_again(self, history: History) -> bool:
         """Whether a request has not had as many attempts as it may have."""
         return history.attempts < self._max_attempts
 
     def denied(self, history: History, left_s: float) -> RetryDenial | None:
-        """Say why a request may not be tried on another node; None if it may.
-
-        Args:
-            history: of the request.
-            left_s: what is left of the time that it may take.
-        """
+        """Say why a request with so much of its time left may not be tried on another node; None if it may."""
         if not self.may_try_again(history):
             return RetryDenial.ATTEMPTS
         if left_s < MIN_LEFT_S:
             return RetryDenial.DEADLINE
-        return None if self._budget.left else RetryDenial.BUDGET
+        return None if self.left else RetryDenial.BUDGET
 
     def spend(self) -> None:
         """Pay for an attempt that was granted."""
-        self._budget.spend()
+        assert self._tokens >= 1
+        self._tokens -= 1
 
     def give_back(self) -> None:
         """Take back a payment for an attempt that is not made."""
-        self._budget.give_back()
+        self._tokens += 1

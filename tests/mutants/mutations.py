@@ -200,15 +200,11 @@ MUTATIONS: Final = [
         ('"/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK', '"/health", HEALTH_TIMEOUT_S)[0] != 0'),
     ),
     *_of(
-        "proxy/planning/retry_budget.py",
+        "proxy/planning/retry_policy.py",
         f"{UNIT}/proxy/planning",
         ("        self._tokens += 1\n", ""),
         ("        self._tokens += self._share\n", ""),
         ("min(self._burst, self._tokens + (now_s", "(self._tokens + (now_s"),
-    ),
-    *_of(
-        "proxy/planning/retry_policy.py",
-        f"{UNIT}/proxy/planning",
         ("return history.attempts < self._max_attempts", "return history.attempts <= self._max_attempts"),
         ("if left_s < MIN_LEFT_S:", "if False:"),
         ('if kind is FailureKind.TIMEOUT and node.role == "decode":', "if kind is FailureKind.TIMEOUT:"),

@@ -15,7 +15,6 @@ from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning import local_prefill_queue
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed
 from baton.proxy.planning.plans import LocalPlan, Plan
-from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.stream import Stream
@@ -55,11 +54,11 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
-def make(legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> tuple[Failover, RetryBudget]:
+def make(legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> tuple[Failover, RetryPolicy]:
     """A failover with room for one prompt on each decode node, and what it spends on retries."""
-    budget = RetryBudget(share=0.0, burst=retries, clock=lambda: 0.0)
+    policy = RetryPolicy(share=0.0, burst=retries, max_attempts=9, clock=lambda: 0.0)
     planned = planner(prefill, decode, max_own_bytes=1)
-    return Failover(planned, cast("Any", legs), RetryPolicy(budget, max_attempts=9), Metrics()), budget
+    return Failover(planned, cast("Any", legs), policy, Metrics()), policy
 
 
 async def ask(shared: Failover) -> str:
@@ -135,9 +134,9 @@ async def test_only_an_attempt_on_another_node_costs_a_retry(
     """What was paid for it is given back if it is not made."""
     prefill = [node("prefill", f"http://p{at}", slot=at) for at in range(makers)]
     decode = [node("decode", f"http://d{at}", slot=at) for at in range(takers)]
-    shared, budget = make(LegsThatEnd(*outcomes), prefill, decode)
+    shared, policy = make(LegsThatEnd(*outcomes), prefill, decode)
 
     with nullcontext() if path else pytest.raises(ProxyError):
         assert await ask(shared) == path
 
-    assert 9 - budget.left == spent
+    assert 9 - policy.left == spent

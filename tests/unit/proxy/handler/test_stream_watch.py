@@ -16,7 +16,6 @@ from baton.proxy.handler import stream_watch
 from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
 from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import State
-from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.request.endpoints import CHAT
 from baton.proxy.request.parse import parse
@@ -174,7 +173,7 @@ async def test_whole_answers_that_stay(state: State, watch: Watch) -> None:
 @pytest.mark.parametrize(("burst", "attempts"), [(0, 0), (2, 2)])
 async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempts: int, watch: Watch) -> None:
     """Of all requests, or their own. A drain costs none."""
-    retries = RetryPolicy(RetryBudget(share=0, burst=burst, clock=lambda: 0.0), max_attempts=2)
+    retries = RetryPolicy(share=0, burst=burst, max_attempts=2, clock=lambda: 0.0)
     silent, draining = (watch(state, stall_timeout_s=0.2, retries=retries) for state in (State.SILENT, State.DRAINING))
     for here in (silent, draining):
         here.add(stream(), History(attempts=attempts))

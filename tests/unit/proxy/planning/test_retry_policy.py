@@ -1,39 +1,42 @@
 import pytest
 
 from baton.proxy.errors import FailureKind
-from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
-from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
+from baton.proxy.planning.retry_policy import FLOOR_PER_S, MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from tests.support.clock import Clock
 from tests.support.described import node_info
 from tests.unit.proxy.members import node
 
 
-def spend_all(budget: RetryBudget) -> int:
+def policy(*, share: float, burst: int, clock: Clock | None = None) -> RetryPolicy:
+    return RetryPolicy(share=share, burst=burst, max_attempts=4, clock=clock or Clock())
+
+
+def spend_all(retries: RetryPolicy) -> int:
     spent = 0
-    while budget.left:
-        budget.spend()
+    while retries.left:
+        retries.spend()
         spent += 1
     return spent
 
 
 def test_the_budget_starts_full() -> None:
     """The loss of a node right after the start is made good; a payment for an attempt that was not made may be spent again."""
-    budget = RetryBudget(share=0.0, burst=7, clock=Clock())
-    assert spend_all(budget) == 7
+    retries = policy(share=0.0, burst=7)
+    assert spend_all(retries) == 7
 
-    budget.give_back()
+    retries.give_back()
 
-    assert spend_all(budget) == 1
+    assert spend_all(retries) == 1
 
 
 def test_an_empty_budget_is_refilled_by_requests() -> None:
-    budget = RetryBudget(share=0.25, burst=7, clock=Clock())
-    spend_all(budget)
+    retries = policy(share=0.25, burst=7)
+    spend_all(retries)
 
     left = []
     for _ in range(9):
-        budget.earn()
-        left.append(budget.left)
+        retries.earn()
+        left.append(retries.left)
 
     assert left == [0, 0, 0, 1, 1, 1, 1, 2, 2]
 
@@ -41,17 +44,17 @@ def test_an_empty_budget_is_refilled_by_requests() -> None:
 def test_the_budget_is_refilled_by_time_and_never_holds_more_than_its_burst() -> None:
     """A proxy with few requests may retry too; a quiet week does not pay for a storm."""
     clock = Clock()
-    budget = RetryBudget(share=1.0, burst=5, clock=clock)
-    spend_all(budget)
+    retries = policy(share=1.0, burst=5, clock=clock)
+    spend_all(retries)
     clock.now_s += 3 / FLOOR_PER_S
-    assert spend_all(budget) == 3
+    assert spend_all(retries) == 3
 
     clock.now_s += 1e6
     for _ in range(50):
-        budget.earn()
-        budget.give_back()
+        retries.earn()
+        retries.give_back()
 
-    assert spend_all(budget) == 5
+    assert spend_all(retries) == 5
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int
     for _ in range(attempts):
         history = history.without(node("decode"))
 
-    retries = RetryPolicy(RetryBudget(share=0.2, burst=burst, clock=Clock()), max_attempts=4)
+    retries = policy(share=0.2, burst=burst)
 
     assert retries.denied(history, left_s) == denied
 
