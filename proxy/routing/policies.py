@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from baton.proxy.nodes.node import Node
-from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.fair_share import FairShare
 from baton.proxy.routing.prefix_index import PrefixIndex, each
 from baton.proxy.routing.prefixes import CHUNK_BYTES, NO_STEPS, STEP_BYTES, Prefixes, Steps
@@ -34,45 +33,46 @@ class Work(NamedTuple):
     steps: Steps = NO_STEPS  # of the same prompt
 
 
-class Policy(Protocol):
-    """Chooses a node."""
+class Candidates:
+    """At least one node; immutable, while the nodes' loads change. Put in order once per change of the members."""
 
-    reads_prompts: bool  # whether it looks at `Work.prefixes`
+    __slots__ = ("__weakref__", "_twice", "by_slot", "nodes", "slots")
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = tuple(nodes)
+        self._twice = self.nodes * 2
+        self.by_slot = {node.slot: node for node in self.nodes}
+        self.slots = sum(1 << slot for slot in self.by_slot)  # bit set
+
+    def window(self, turn: int, size: int) -> tuple[Node, ...]:
+        """Return `size` nodes, or all if there are fewer; the next ones at each turn, around the end."""
+        start = turn * size % len(self.nodes)
+        return self._twice[start : start + size] if len(self.nodes) > size else self.nodes
+
+
+class Policy(Protocol):
+    """Chooses a node. By default nothing follows from what it was told before."""
+
+    reads_prompts: bool = False  # whether it looks at `Work.prefixes`
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
         """Return the candidate that shall get the work."""
         ...
 
-    def seen_bytes(self, work: Work, node: Node, /) -> int:
+    def seen_bytes(self, _work: Work, _node: Node, /) -> int:
         """How much of the prompt a node is believed to have, before it gets the work."""
-        ...
-
-    def given(self, work: Work, node: Node, new_bytes: int, /) -> None:
-        """A node has got the work, of which so much was new to it."""
-        ...
-
-    def forget(self, slot: int) -> None:
-        """A node has restarted, or has left: its cache is empty."""
-        ...
-
-
-class _Forgetful:
-    """A policy for which nothing follows from what happened before."""
-
-    reads_prompts = False
-
-    def seen_bytes(self, _work: Work, _node: Node) -> int:
-        """Nothing is known."""
         return 0
 
-    def given(self, work: Work, node: Node, new_bytes: int) -> None:
-        """Nothing to remember."""
+    def given(self, _work: Work, _node: Node, _new_bytes: int, /) -> None:
+        """A node has got the work, of which so much was new to it."""
+        return
 
-    def forget(self, slot: int) -> None:
-        """Nothing was remembered."""
+    def forget(self, _slot: int, /) -> None:
+        """A node has restarted, or has left: its cache is empty."""
+        return
 
 
-class LeastLoad(_Forgetful):
+class LeastLoad(Policy):
     """The node with the least work; of several, each in its turn.
 
     Of more than `_WINDOW` nodes it compares that many, other ones at each call.
@@ -88,7 +88,7 @@ class LeastLoad(_Forgetful):
         return nodes[loads.index(min(loads))]
 
 
-class PowerOfTwo(_Forgetful):
+class PowerOfTwo(Policy):
     """The better one of two drawn nodes: several proxies that know little of each other do not all choose the same."""
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
@@ -100,14 +100,14 @@ class PowerOfTwo(_Forgetful):
         return min(nodes[first], nodes[(first + 1 + second) % len(nodes)], key=_load)
 
 
-class RoundRobin(_Forgetful):
+class RoundRobin(Policy):
     """One after the other, whatever their load."""
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
         return candidates.nodes[work.turn % len(candidates.nodes)]
 
 
-class ConsistentHash(_Forgetful):
+class ConsistentHash(Policy):
     """The same node for the same key, on a ring: a node that leaves moves only its own keys.
 
     A request without a key goes to the least loaded node.
@@ -131,7 +131,29 @@ class ConsistentHash(_Forgetful):
         return candidates.nodes[ring[place][1]]
 
 
-class PrefixAffinity:
+class _Indexed:
+    """Keeps what its nodes were given in an index, so that it is known how much of a prompt is new to them."""
+
+    reads_prompts = True
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+
+    def seen_bytes(self, work: Work, node: Node) -> int:
+        """Whole chunks that it was given before, and steps of the next one."""
+        depth = self._index.count_seen(work.prefixes, node.slot)
+        more = self._index.count_seen(work.steps(depth), node.slot)
+        return CHUNK_BYTES * depth + STEP_BYTES * more
+
+    def given(self, work: Work, node: Node, _new_bytes: int) -> None:
+        self._index.add(work.prefixes, node.slot)
+        self._index.add(work.steps(len(work.prefixes)), node.slot)
+
+    def forget(self, slot: int) -> None:
+        self._index.forget(slot)
+
+
+class PrefixAffinity(_Indexed):
     """The node with the least of what it has to do already, and `_NEW_COUNTS` times what it must compute of this prompt.
 
     What all nodes have seen makes no difference between them, and a node that has seen much but has much to do loses to
@@ -141,7 +163,6 @@ class PrefixAffinity:
     `_TIMES` its share of the work of the last minutes.
     """
 
-    reads_prompts = True
     _NEW_COUNTS: Final = 8
     _TIMES: Final = 1.25
     _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while no others come
@@ -149,7 +170,7 @@ class PrefixAffinity:
     _WINDOW: Final = 16  # further nodes looked at, others each time
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
-        self._index = PrefixIndex() if index is None else index
+        super().__init__(PrefixIndex() if index is None else index)
         self._shares = FairShare()
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
@@ -167,16 +188,12 @@ class PrefixAffinity:
                 best, least = node, rank
         return best or min(window, key=lambda node: given(node.slot))
 
-    def seen_bytes(self, work: Work, node: Node) -> int:
-        """Whole chunks that it was given before, and steps of the next one."""
-        return _seen_bytes(self._index, work, node)
-
     def given(self, work: Work, node: Node, new_bytes: int) -> None:
         self._shares.add(node.slot, new_bytes, work.now_s)
-        _remember(self._index, work, node)
+        super().given(work, node, new_bytes)
 
     def forget(self, slot: int) -> None:
-        self._index.forget(slot)
+        super().forget(slot)
         self._shares.forget(slot)
 
     def _seen(self, prefixes: Prefixes, candidates: Candidates, window: Iterable[Node]) -> dict[int, int]:
@@ -189,24 +206,12 @@ class PrefixAffinity:
         return seen
 
 
-class Remembering:
-    """Another policy's choice. What its nodes were given is remembered, so that it is known how much of a prompt is new to them."""
-
-    reads_prompts = True
+class Remembering(_Indexed):
+    """Another policy's choice."""
 
     def __init__(self, policy: Policy, index: PrefixIndex) -> None:
-        self._index = index
+        super().__init__(index)
         self.choose = policy.choose
-
-    def seen_bytes(self, work: Work, node: Node) -> int:
-        """Whole chunks that it was given before, and steps of the next one."""
-        return _seen_bytes(self._index, work, node)
-
-    def given(self, work: Work, node: Node, _new_bytes: int) -> None:
-        _remember(self._index, work, node)
-
-    def forget(self, slot: int) -> None:
-        self._index.forget(slot)
 
 
 _FORGETFUL: Final[Mapping[str, Callable[[], Policy]]] = {
@@ -228,17 +233,6 @@ def policy_of(name: str, index: PrefixIndex, *, remembers: bool = False) -> Poli
     if (make := _FORGETFUL.get(name)) is None:
         return PrefixAffinity(index)
     return Remembering(make(), index) if remembers else make()
-
-
-def _seen_bytes(index: PrefixIndex, work: Work, node: Node) -> int:
-    depth = index.count_seen(work.prefixes, node.slot)
-    more = index.count_seen(work.steps(depth), node.slot)
-    return CHUNK_BYTES * depth + STEP_BYTES * more
-
-
-def _remember(index: PrefixIndex, work: Work, node: Node) -> None:
-    index.add(work.prefixes, node.slot)
-    index.add(work.steps(len(work.prefixes)), node.slot)
 
 
 def _point(text: str) -> int:

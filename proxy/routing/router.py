@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 
 from baton.contracts.kv_transfer import Role
 from baton.proxy.nodes.node import Node
-from baton.proxy.routing.candidates import Candidates
-from baton.proxy.routing.policies import Policy, Work
+from baton.proxy.routing.policies import Candidates, Policy, Work
 
 _KEPT: Final = 64  # sets of nodes that are kept in order: a few models, a few that are away
 

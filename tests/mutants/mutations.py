@@ -636,7 +636,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/routing/policies.py",
         f"{UNIT}/proxy/routing/test_policies.py",
-        ("    index.add(work.steps(len(work.prefixes)), node.slot)\n", ""),
+        ("        self._index.add(work.steps(len(work.prefixes)), node.slot)\n", ""),
         (" + STEP_BYTES * more", ""),
     ),
     *_of(

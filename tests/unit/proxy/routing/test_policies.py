@@ -9,8 +9,8 @@ import pytest
 
 from baton.contracts.configuration.schema import RoutingPolicy
 from baton.proxy.nodes.node import Node
-from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import (
+    Candidates,
     ConsistentHash,
     LeastLoad,
     Policy,
