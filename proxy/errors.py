@@ -172,14 +172,9 @@ class NodeAnsweredError(ProxyError):
     def __init__(self, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(f"the node refused the request with status {status}")
         self.status = status
-        self._body = body
+        self.said = body
         self.headers = tuple(headers)
-
-    @property
-    def said(self) -> bytes:
-        """The node's own body; empty if it was not in OpenAI's shape."""
-        return self._body
 
     def body(self) -> bytes:
         """Return the node's own body, or ours where that was not in OpenAI's shape."""
-        return self._body or super().body()
+        return self.said or super().body()

@@ -20,23 +20,9 @@ class HeadError(ProxyError):
     kind = "invalid_request_error"
     headers = ((b"connection", b"close"),)
 
-
-class HeadTooLargeError(HeadError):
-    """There are too many headers, or they are too long."""
-
-    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-
-
-class TargetTooLongError(HeadError):
-    """The request's line is too long."""
-
-    status = HTTPStatus.REQUEST_URI_TOO_LONG
-
-
-class NotHttpError(HeadError):
-    """The parser does not understand what came."""
-
-    status = HTTPStatus.BAD_REQUEST
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +32,23 @@ class HeadLimits:
     max_bytes: int  # of its line and headers
     max_headers: int
 
-    def problem_of(self, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ProxyError | None:
+    def problem_of(self, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> HeadError | None:
         """Return what is wrong with a head that has come."""
         if len(target) > MAX_TARGET_BYTES:
-            return TargetTooLongError(f"the request's path and query are longer than {MAX_TARGET_BYTES} bytes")
+            message = f"the request's path and query are longer than {MAX_TARGET_BYTES} bytes"
+            return HeadError(HTTPStatus.REQUEST_URI_TOO_LONG, message)
         if len(headers) > self.max_headers:
-            return HeadTooLargeError(f"the request has more than {self.max_headers} headers")
+            message = f"the request has more than {self.max_headers} headers"
+            return HeadError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
         size_bytes = len(target) + _OF_A_HEADER * len(headers)
         for name, value in headers:
             size_bytes += len(name) + len(value)
         return self.too_large() if size_bytes > self.max_bytes else None
 
-    def too_large(self) -> ProxyError:
+    def too_large(self) -> HeadError:
         """Return what is wrong with a head that goes on beyond its bytes."""
-        return HeadTooLargeError(f"the request's headers are longer than {self.max_bytes} bytes")
+        message = f"the request's headers are longer than {self.max_bytes} bytes"
+        return HeadError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 
 def as_bytes(error: ProxyError) -> bytes:

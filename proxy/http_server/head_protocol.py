@@ -1,5 +1,6 @@
 """uvicorn's HTTP protocol with bounded heads: what is too large is answered with 431 or 414, not kept; what is no HTTP with 400."""
 
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -7,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton.contracts.http_server import WaitingProtocol
 from baton.proxy.errors import ProxyError
 from baton.proxy.http.headers import find
-from baton.proxy.http_server.head_limits import MAX_TARGET_BYTES, HeadLimits, NotHttpError, as_bytes
+from baton.proxy.http_server.head_limits import MAX_TARGET_BYTES, HeadError, HeadLimits, as_bytes
 from baton.proxy.request.parse import discard_body
 
 LINGER_S: Final = 2.0  # after a refusal, for a client that is still sending: a reset would swallow the answer
@@ -72,7 +73,7 @@ class HeadProtocol(WaitingProtocol):
         self._is_refused = True
         if self.transport.is_closing():
             return
-        error = NotHttpError("what was sent is not valid HTTP/1.1")
+        error = HeadError(HTTPStatus.BAD_REQUEST, "what was sent is not valid HTTP/1.1")
         if not self._is_answering():
             self._answer(error)
         elif self._head_is_open or not self.cycle.more_body:
