@@ -34,24 +34,18 @@ class TlsFiles:
         return [self.certificate, self.key, *([self.client_authorities] if self.client_authorities else [])]
 
 
-class Tls:
+class Tls(FileWatcher[ssl.SSLContext]):
     """The context of the next connection."""
 
     def __init__(self, files: TlsFiles, look_s: float = LOOK_S) -> None:
         """Raises `TlsError`: the files cannot be used."""
         self.context: ssl.SSLContext
         self._is_first = True
-        self._follower = FileWatcher(
-            "the TLS certificate", files.paths, read=partial(context_of, files), take=self._take, look_s=look_s
+        super().__init__(
+            "the TLS certificate", files.paths, read=partial(context_of, files), take=self._replace, look_s=look_s
         )
 
-    def start(self) -> None:
-        self._follower.start()
-
-    async def stop(self) -> None:
-        await self._follower.stop()
-
-    def _take(self, context: ssl.SSLContext) -> None:
+    def _replace(self, context: ssl.SSLContext) -> None:
         self.context = context
         if not self._is_first:
             logger.warning("TLS certificate replaced")
