@@ -59,8 +59,7 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_token(self) -> bool:
         """Whether the prefill node can sample the first token, and the decode node start with it."""
-        prefill, decode = self.prefill.info, self.decode.info
-        return prefill is not None and decode is not None and "" != prefill.first_tokens == decode.first_tokens
+        return sample_alike(self.prefill, self.decode)
 
     @property
     def control_address(self) -> str:
@@ -74,3 +73,9 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Plan = LocalPlan | DisaggregatedPlan
+
+
+def sample_alike(prefill_node: Node, decode_node: Node) -> bool:
+    """Whether a prefill node's tokens are a decode node's, as both have said."""
+    prefill, decode = prefill_node.info, decode_node.info
+    return prefill is not None and decode is not None and "" != prefill.first_tokens == decode.first_tokens

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.fleet import that_fit
+from baton.proxy.planning.plans import sample_alike
 from baton.proxy.request.eligibility import generates_one
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import ClientRequest
@@ -13,7 +14,7 @@ def may_answer(request: ClientRequest, chosen_prefill: Node, chosen_decode: Node
     """Whether a prefill node may make the answer that a decode node would make."""
     return (
         request.endpoint in (CHAT, COMPLETIONS)
-        and _sample_alike(chosen_prefill, chosen_decode)
+        and sample_alike(chosen_prefill, chosen_decode)
         and not _has_adapter(request, chosen_prefill, chosen_decode)
     )
 
@@ -32,12 +33,3 @@ def that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Seq
 def _has_adapter(request: ClientRequest, *nodes: Node) -> bool:
     """Whether a request names a LoRA adapter: nodes announce names, and two may have loaded other files under one."""
     return any(request.model in node.adapter_names for node in nodes)
-
-
-def _sample_alike(chosen_prefill: Node, chosen_decode: Node) -> bool:
-    """Whether a prefill node's answers are a decode node's, as both have said."""
-    return (
-        chosen_prefill.info is not None
-        and chosen_decode.info is not None
-        and "" != chosen_prefill.info.first_tokens == chosen_decode.info.first_tokens
-    )
