@@ -38,7 +38,7 @@ from baton.proxy.errors import (
 from baton.proxy.handler.answer_returns import AnswerReturns
 from baton.proxy.handler.failover import Failover, RequestAttempts
 from baton.proxy.http.headers import request_id_of
-from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
+from baton.proxy.http_server.cancel_scope import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.http_server.stall_watchdog import STALLED
 from baton.proxy.planning.outcome import PrefillDone

@@ -18,7 +18,7 @@ from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
+from baton.proxy.http_server.cancel_scope import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
