@@ -49,14 +49,9 @@ class Fleet:
         patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with nodes that may come and go.
+        """Begin with nodes that may come and go; `clock` is theirs and their breakers'.
 
-        Args:
-            prefill: the prefill nodes.
-            decode: the decode nodes.
-            revision: counts the changes of all these nodes; without it nothing is kept.
-            patience_s: how long a prefill node may be silent.
-            clock: of the nodes and their breakers.
+        `revision` counts their changes; without it nothing is kept. `patience_s`: how long a prefill node may be silent.
         """
         self.prefill = prefill
         self.decode = decode

@@ -1,8 +1,5 @@
 """How a request will be served: first choice, and what to do after a failure. No I/O; it draws ids and reads the clock.
 
-Longer than other files, since what is planned first and what follows a failure or a move ask the same nodes in the same
-order.
-
 The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
 """
@@ -18,22 +15,13 @@ from baton.contracts.node_info import compatible
 from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.http.headers import find
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, Revision, State, usable
+from baton.proxy.planning import reasons
 from baton.proxy.planning.fleet import Fleet, Usable, that_fit
 from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.placement import Placement, Targets, choose_placement
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan, alone
 from baton.proxy.planning.prefill_answers import may_answer, that_can_answer
-from baton.proxy.planning.reasons import (
-    NO_PREFILL_CONFIGURED,
-    NO_PREFILL_MATCHES,
-    NO_PREFILL_READY,
-    NO_PREFILL_SPEAKS,
-    ON_DECODE,
-    ON_PREFILL,
-    ONE_TOKEN,
-    SHORT,
-)
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, has_several_prompts, reason_for_local
 from baton.proxy.request.endpoints import COMPLETIONS
@@ -42,7 +30,7 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import reason_alone
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 from baton.proxy.routing.policies import Work
-from baton.proxy.routing.prefixes import NO_STEPS, Prefixes, Steps, prefixes
+from baton.proxy.routing.prefixes import NO_STEPS, Steps, prefixes
 from baton.proxy.routing.router import Choice, Router, choice_of
 
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
@@ -65,19 +53,11 @@ class Planner:
         targets: Targets | None = None,
         revision: Revision | None = None,
     ) -> None:
-        """Make plans for some nodes.
+        """`local_policy` says which prompts decode nodes compute, `when_no_prefill` whether all where no prefill node can.
 
-        Args:
-            prefill: the prefill nodes.
-            decode: the decode nodes.
-            prefill_router: chooses among prefill nodes.
-            decode_router: chooses among decode nodes.
-            local_policy: which prompts decode nodes compute.
-            when_no_prefill: whether they compute all where no prefill node can.
-            key_header: whose value `consistent_hash` keeps together.
-            prefill_patience_s: how long a prefill node may be silent before decode nodes compute prompts in its place.
-            targets: what a choice by cost aims at; None: all that may be goes to a pair.
-            revision: counts the changes of all these nodes; see `Fleet`.
+        `prefill_patience_s`: how long a prefill node may be silent before decode nodes compute prompts in its place.
+        `key_header`: whose value `consistent_hash` keeps together. `targets`: of a choice by cost; None: all that may
+        be goes to a pair. `revision` counts the changes of all these nodes; see `Fleet`.
         """
         self._prefill_router = prefill_router
         self._decode_router = decode_router
@@ -100,11 +80,8 @@ class Planner:
     ) -> Plan:
         """Choose nodes for a request, none of those that it already failed on.
 
-        Args:
-            request: what is asked.
-            history: of the request.
-            keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
-            others_wait: whether accepted requests wait for a decode node that computes their prompts.
+        `keep`: an earlier plan whose prefill node has the prompt in its prefix cache by now. `others_wait`: accepted
+        requests wait for a decode node that computes their prompts.
 
         Raises:
             NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may, or others wait.
@@ -123,7 +100,7 @@ class Planner:
             return self._on_one_node(request, work, found, decode, reason)
         prefill_nodes = that_can_answer(request, prefill, decode)
         if prefill_nodes and not request.start:
-            return alone(self._prefill_router.choice(work, prefill_nodes), ONE_TOKEN)
+            return alone(self._prefill_router.choice(work, prefill_nodes), reasons.ONE_TOKEN)
         matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
@@ -137,7 +114,7 @@ class Planner:
         verdict = self._local_policy.decide(chosen_decode.new_bytes, chosen_decode.node)
         if verdict is Verdict.LOCAL:
             self._decode_router.give(work, chosen_decode)
-            return alone(chosen_decode, SHORT)
+            return alone(chosen_decode, reasons.SHORT)
         fitting = (
             found.prefill_for(chosen_decode.node)
             if prefill is found.prefill
@@ -150,13 +127,7 @@ class Planner:
         return self._place(request, work, chosen_decode, fitting, prefill_nodes_share, label=verdict)
 
     def move(self, request: ClientRequest, source: Node, history: History) -> DisaggregatedPlan | None:
-        """Choose the decode node on which an answer goes on with the KV from the one that has made it so far; None if there is none.
-
-        Args:
-            request: what is asked.
-            source: the node that the answer leaves.
-            history: of the request.
-        """
+        """Choose the decode node on which an answer goes on with the KV from `source`, which it leaves; None if there is none."""
         if not _can_send(source, request):
             return None
         others = [node for node in self._other_decode(request.model, history, source) if node.state is State.READY]
@@ -164,20 +135,13 @@ class Planner:
         starting = [
             node for node in others if node.sends_streams and node.starts_with_tokens and node.url != source.url
         ]
-        fitting = that_fit(starting, [source])
-        if not fitting:
+        if not (fitting := that_fit(starting, [source])):
             return None
         chosen = self._decode_router.choose(self._work(request), fitting)
         return DisaggregatedPlan(decode=chosen, prefill=source, moves=True, rank=0, transfer_id=new_transfer_id())
 
     def return_answer(self, request: ClientRequest, source: Node, destination: Node) -> DisaggregatedPlan | None:
-        """Plan how the KV of an answer that has ended goes from its decode node to a prefill node; None: it cannot.
-
-        Args:
-            request: what was asked.
-            source: the node that has made the answer.
-            destination: the prefill node.
-        """
+        """Plan how the KV of an answer that has ended goes from its decode node to a prefill node; None: it cannot."""
         ready = all(node.state is State.READY and node.sends_streams for node in (source, destination))
         can = _can_send(source, request) and destination.starts_with_tokens and source.url != destination.url
         if not ready or not can or not that_fit([destination], [source]):
@@ -194,15 +158,10 @@ class Planner:
         may_retry: bool,
         keep: DisaggregatedPlan | None = None,
     ) -> Plan:
-        """Choose again after a failure before the first byte, keeping the half that is healthy.
+        """Choose again after a failure before the first byte, which `history` includes; keep the half that is healthy.
 
-        Args:
-            failed: the plan that failed.
-            failure: how.
-            request: what is asked.
-            history: of the request, this failure included.
-            may_retry: whether another node may be asked. A decode node may compute a prompt itself in any case.
-            keep: an earlier plan whose prefill node has the prompt in its prefix cache; else it is the one that failed.
+        `may_retry`: another node may be asked; a decode node may compute a prompt itself in any case. `keep`: an
+        earlier plan whose prefill node has the prompt in its prefix cache; else it is the one that failed.
 
         Raises:
             NoRoomError: no decode node may be given another prompt to compute, for now.
@@ -211,7 +170,14 @@ class Planner:
         if keep is None and isinstance(failed, DisaggregatedPlan):
             keep = failed
         if isinstance(failure, DecodeFailed):
-            return self._after_decode(keep, failure, request, history, may_retry=may_retry)
+            if not may_retry:
+                raise failure.error()
+            try:
+                return self.first(request, history, keep)
+            except NoRoomError:
+                raise
+            except ProxyError as exc:
+                raise failure.error() from exc
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
         if request.start:
@@ -242,18 +208,15 @@ class Planner:
         chosen_prefill = self._prefill_router.preview(work, prefill_nodes)
         placement = Placement.PAIR
         if self._targets is not None:
-            decode_may_compute = not self._refuses and self._local_policy.may_compute(
-                chosen_decode.work_bytes, chosen_decode.node
-            )
-            may_decode = may_answer(request, chosen_prefill.node, chosen_decode.node)
+            may_compute = self._local_policy.may_compute(chosen_decode.work_bytes, chosen_decode.node)
             placement = choose_placement(
                 chosen_prefill,
                 chosen_decode,
                 self._targets,
                 prompt_bytes=work.prompt_bytes,
                 prefill_nodes_share=prefill_nodes_share,
-                decode_may_compute=decode_may_compute,
-                prefill_may_decode=may_decode,
+                decode_may_compute=may_compute and not self._refuses,
+                prefill_may_decode=may_answer(request, chosen_prefill.node, chosen_decode.node),
             )
         if placement is not Placement.ON_DECODE:
             self._prefill_router.give(work, chosen_prefill)
@@ -261,9 +224,9 @@ class Planner:
             self._decode_router.give(work, chosen_decode)
         match placement:
             case Placement.ON_DECODE:
-                return alone(chosen_decode, ON_DECODE)
+                return alone(chosen_decode, reasons.ON_DECODE)
             case Placement.ON_PREFILL:
-                return alone(chosen_prefill, ON_PREFILL)
+                return alone(chosen_prefill, reasons.ON_PREFILL)
             case Placement.PAIR:
                 return _paired(work, chosen_prefill, chosen_decode.node, label)
 
@@ -278,31 +241,11 @@ class Planner:
             return alone(choice_of(node, work.prompt_bytes), reason)
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
-    def _after_decode(
-        self,
-        keep: DisaggregatedPlan | None,
-        failure: DecodeFailed,
-        request: ClientRequest,
-        history: History,
-        *,
-        may_retry: bool,
-    ) -> Plan:
-        if not may_retry:
-            raise failure.error()
-        try:
-            return self.first(request, history, keep)
-        except NoRoomError:
-            raise
-        except ProxyError as exc:
-            raise failure.error() from exc
-
     def _work(self, request: ClientRequest) -> Work:
         self._turn += 1
-        chunks: Prefixes = ()
-        steps = NO_STEPS
-        if self._prefill_router.reads_prompts or self._decode_router.reads_prompts:
-            chunks = prefixes(request.prompt, request.model)
-            steps = Steps(request.prompt, chunks, request.model)
+        reads = self._prefill_router.reads_prompts or self._decode_router.reads_prompts
+        chunks = prefixes(request.prompt, request.model) if reads else ()
+        steps = Steps(request.prompt, chunks, request.model) if reads else NO_STEPS
         return Work(
             prompt_bytes=request.prompt_bytes,
             turn=self._turn,
@@ -339,7 +282,7 @@ class Planner:
 
     def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
         if not prefill:
-            return NO_PREFILL_READY if self._fleet.prefill else NO_PREFILL_CONFIGURED
+            return reasons.NO_PREFILL_READY if self._fleet.prefill else reasons.NO_PREFILL_CONFIGURED
         made = {node.fingerprint for node in prefill} - {None}
         used = {node.fingerprint for node in decode} - {None}
         alike = any(
@@ -348,7 +291,7 @@ class Planner:
             for chosen_decode in used
             if chosen_prefill and chosen_decode
         )
-        return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
+        return reasons.NO_PREFILL_SPEAKS if alike else reasons.NO_PREFILL_MATCHES
 
     def _pair(
         self,
