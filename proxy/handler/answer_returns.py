@@ -71,9 +71,7 @@ class AnswerReturns:
     def offer(self, stream: Stream, pair: tuple[Node, Node] | None) -> None:
         """Return an answer that has ended, soon, if that is wanted and possible.
 
-        Args:
-            stream: the answer.
-            pair: the decode node that has made it and the prefill node that has computed its prompt, if one has.
+        `pair`: the decode node that has made it and the prefill node that has computed its prompt, if one has.
         """
         if self._mode == "off" or pair is None or stream.choices != 1 or fetches_items(stream.asked.fields):
             return

@@ -64,9 +64,7 @@ class RequestAttempts:
     ) -> AsyncIterator[Opened | PrefillDone]:
         """Try nodes until one answers; the answer stays open for the block. `PrefillDone`: the client has all of it.
 
-        Args:
-            relay: what is asked, and where the first token goes.
-            chosen: called with each plan before it is tried.
+        `relay` has what is asked; `chosen` is called with each plan before it is tried.
 
         Raises:
             ProxyError: no node could answer, or one refused.

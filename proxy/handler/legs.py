@@ -66,10 +66,7 @@ async def open_decode(
 ) -> DecodeOutcome:
     """Wait for the first bytes of a decode leg that could be relayed.
 
-    Args:
-        sent: the leg.
-        kept: gets the tokens of an answer that is not streamed.
-        on_tokens: is called when the first of these have come.
+    `kept` gets the tokens of an answer that is not streamed; `on_tokens` is called when the first of these have come.
     """
     answer: UpstreamResponse | None = None
     outcome: DecodeOutcome | None = None

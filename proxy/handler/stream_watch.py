@@ -59,14 +59,10 @@ class StreamWatch:
         drain_handover_s: float,
         retries: RetryPolicy | None = None,
     ) -> None:
-        """Begin without streams.
+        """`prefill`: the prefill nodes, if no answer is made without one.
 
-        Args:
-            decode: the decode nodes.
-            prefill: the prefill nodes, if no answer is made without one.
-            stall_timeout_s: how long nothing may come of a stream while its node is silent.
-            drain_handover_s: how long a draining node keeps its streams.
-            retries: an answer of a silent node costs one of them; without any left it waits.
+        `stall_timeout_s`: how long nothing may come of a stream while its node is silent. `drain_handover_s`: how long
+        a draining node keeps its streams. An answer of a silent node costs one of `retries`; without any left it waits.
         """
         self._decode = decode
         self._prefill = prefill
@@ -84,13 +80,8 @@ class StreamWatch:
     ) -> AbstractContextManager[None]:
         """Return a block in which a client waits for more of a stream, if it has some, or for a whole answer.
 
-        It raises `StreamBrokenError`: the answer is to go on on another node.
-
-        Args:
-            node: the decode node that is asked.
-            history: of the request.
-            relay: has the stream; it is told where the answer goes on, if the KV is there.
-            has_kv: whether the node is known to have the KV of what the client has.
+        It raises `StreamBrokenError`: the answer goes on on another node; `relay` is told where, if the KV is there.
+        `has_kv`: the node is known to have the KV of what the client has.
         """
         return _Open(self, node, history, relay, has_kv=has_kv)
 

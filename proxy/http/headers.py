@@ -56,9 +56,7 @@ def request_id_of(headers: RawHeaders) -> str:
 def to_forward(headers: RawHeaders, trace: bytes | None = None) -> bytes:
     """Return the client's headers that both nodes get, as lines. Names are lower-case, as ASGI gives them.
 
-    Args:
-        headers: the client's.
-        trace: lines that take the place of those about its trace, which pass as they came if this is None.
+    `trace`: lines that take the place of those about its trace, which pass as they came if this is None.
     """
     left = _NOT_FORWARDED if trace is None else _NOT_FORWARDED_TRACED
     kept = [b"content-type: application/json\r\n"]

@@ -81,12 +81,9 @@ class UpstreamResponse:
         return read[0] if len(read) == 1 else b"".join(read)
 
     async def pour(self, sink: Sink, wait_writable: Callable[[], Awaitable[None]]) -> None:
-        """Hand everything that comes to a sink, until the end.
+        """Hand everything that comes to a sink, until the end: at least one byte, and whether it is the last.
 
-        Args:
-            sink: takes what has come, at least one byte, and whether it is the last. While it says False, the node is
-                not read.
-            wait_writable: waits until the sink takes more.
+        While the sink says False, the node is not read; `wait_writable` waits until it takes more.
 
         Raises:
             UpstreamError: the connection ended before the answer did; what came before has been handed on.

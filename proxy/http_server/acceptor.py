@@ -41,14 +41,9 @@ class Acceptor:
         tls: Tls | None = None,
         farewell_s: float = 30.0,
     ) -> None:
-        """Bind nothing yet.
+        """`sock` listens; `state` holds the server's connections.
 
-        Args:
-            sock: listens.
-            state: holds the server's connections.
-            make: makes a protocol.
-            tls: connections are encrypted with.
-            farewell_s: how long one of them may take for its last bytes and TLS's own goodbye.
+        `farewell_s`: how long an encrypted connection may take for its last bytes and TLS's own goodbye.
         """
         self._sock = sock
         self._state = state

@@ -31,15 +31,11 @@ class FileWatcher(Generic[T]):
         failed: Callable[[bool], None] = lambda _: None,
         look_s: float = LOOK_S,
     ) -> None:
-        """Read the files for the first time.
+        """Read the files for the first time; the log calls what they hold `what`.
 
-        Args:
-            what: they hold, for the log.
-            paths: of the files.
-            read: reads all of them, in a thread; raises ValueError with a sentence if they cannot be used.
-            take: takes what was read, in the event loop.
-            failed: told after each reading whether the files cannot be used, so that what was there before stays.
-            look_s: how often to look.
+        `read` reads all of them, in a thread; it raises ValueError with a sentence if they cannot be used. `take` takes
+        what was read, in the event loop. `failed` is told after each further reading whether the files cannot be used,
+        so that what was there before stays.
 
         Raises:
             ValueError: they cannot be used.

@@ -9,12 +9,9 @@ _MANY: Final = 20  # prompts or streams: from there on their number is taken to 
 
 
 def late_first_tokens(prompt_share: float, prompt_s: float, slack_s: float) -> float:
-    """Return the share of prompts that wait for longer than their target leaves, as in a queue with one server (M/G/1).
+    """Return the share of prompts that wait for longer than `slack_s`, as in a queue with one server (M/G/1).
 
-    Args:
-        prompt_share: of a prefill node's time, that prompts take; from 1 on all wait too long.
-        prompt_s: what a prompt takes, on average.
-        slack_s: how long a prompt may wait.
+    Prompts take `prompt_share` of a prefill node's time, `prompt_s` each on average; from 1 on all wait too long.
     """
     if prompt_share >= 1:
         return 1.0
@@ -26,12 +23,8 @@ def late_first_tokens(prompt_share: float, prompt_s: float, slack_s: float) -> f
 def slow_answers(prompt_share: float, prompt_s: float, tokens: float, token_s: float, target_s: float) -> float:
     """Return the share of answers that wait for too many prompts: for one that is being computed as they begin, and for those that come (Poisson).
 
-    Args:
-        prompt_share: of a plain server's time, that prompts take.
-        prompt_s: what a prompt takes, on average.
-        tokens: of an answer, on average.
-        token_s: what a token takes without prompts.
-        target_s: what a token may take.
+    Prompts take `prompt_share` of a plain server's time, `prompt_s` each on average. An answer has so many `tokens` on
+    average; one takes `token_s` without prompts, and may take `target_s`.
     """
     return _exceeds(tokens * (target_s - token_s) / prompt_s, prompt_share * (1 + tokens * target_s / prompt_s))
 
@@ -40,14 +33,8 @@ def slow_beside_streams(streams: float, tokens_per_s: float, alone_s: float, mor
     """Return the share of answers that find too many others on a decode node that computes no prompts.
 
     As many as in a queue whose answers share the node (M/G/1, processor sharing), or as many as are expected where
-    there are so many now (Poisson), whichever are more.
-
-    Args:
-        streams: on the node now.
-        tokens_per_s: that it has to make.
-        alone_s: the time between two tokens of a stream alone.
-        more_s: what each other stream adds to it.
-        target_s: what it may be.
+    there are so many `streams` now (Poisson), whichever are more. The node has to make `tokens_per_s`. The time between
+    two tokens is `alone_s` of a stream alone, `more_s` longer for each other one, and may be `target_s`.
     """
     if alone_s > target_s or tokens_per_s * more_s >= 1:
         return 1.0
@@ -67,12 +54,9 @@ def _exceeds(allowed: float, mean: float) -> float:
 def _share_above(allowed: float, mean: float, variance: float, none: float, ratio: Callable[[int], float]) -> float:
     """Return the probability of more than are allowed, between two whole numbers in proportion.
 
-    Args:
-        allowed: a negative number always is exceeded.
-        mean: of the distribution; what is no number counts as too many.
-        variance: of it; from `_MANY` on it is taken to be normal.
-        none: the probability of 0.
-        ratio: (number + 1) times the probability of number + 1, ÷ that of the number.
+    A negative number always is exceeded. The distribution is taken to be normal from `_MANY` on; a mean that is no
+    number counts as too many. `none` is the probability of 0, `ratio` (number + 1) times that of number + 1, ÷ that of
+    the number.
     """
     if allowed < 0 or not variance < inf:
         return 1.0

@@ -33,13 +33,8 @@ def are_pairs_as_good(
     In the first half minute, while nothing is known of tokens: whether pairs are in time as often as not, if there were
     three or more.
 
-    Args:
-        chosen_prefill: the prefill node of a pair, and how much of the prompt is new to it.
-        decode: the decode node of a pair.
-        first_token_s: target of the time to the first token.
-        inter_token_s: target of the time between two tokens.
-        prefill_nodes_share: of all nodes.
-        is_plain: whether the nodes are plain servers now: pairs have to miss fewer then.
+    `first_token_s` and `inter_token_s` are the targets, `prefill_nodes_share` is of all nodes. `is_plain`: the nodes
+    are plain servers now; pairs have to miss fewer then.
     """
     prefill, now_s, times = chosen_prefill.node, decode.clock(), decode.inter_token
     traffic = _sum_traffic(prefill, decode, prefill_nodes_share)

@@ -87,14 +87,9 @@ def choose_placement(
     - Only the prefill node may: ON_PREFILL if it is not late while streams are slow on the decode node, and its own are
       no slower, or the decode node's KV cache is full and it has no more streams; else PAIR.
 
-    Args:
-        chosen_prefill: the prefill node that would compute the prompt, and how much of that is new to it.
-        chosen_decode: the decode node, likewise.
-        targets: what is aimed at.
-        prompt_bytes: of the whole prompt; one that is in a cache may take as long as another one of its length.
-        prefill_nodes_share: of all nodes that the request could have.
-        decode_may_compute: whether ON_DECODE is possible.
-        prefill_may_decode: whether ON_PREFILL is.
+    `prompt_bytes` is the whole prompt: one that is in a cache may take as long as another one of its length.
+    `prefill_nodes_share` is of all nodes that the request could have; ON_DECODE is possible if `decode_may_compute`,
+    ON_PREFILL if `prefill_may_decode`.
     """
     predicted = _predict(chosen_prefill, chosen_decode, targets, prompt_bytes)
     if predicted is None:

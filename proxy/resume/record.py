@@ -69,13 +69,9 @@ class AnswerRecord:
     """One answer, over all its legs."""
 
     def __init__(self, dialect: Dialect, *, rewrites: bool = False, has_logprobs: bool = False) -> None:
-        """Begin with an answer.
+        """`rewrites`: all events of a further leg have to be written again.
 
-        Args:
-            dialect: the API's.
-            rewrites: whether all events of a further leg have to be written again.
-            has_logprobs: whether each token comes with log probabilities, which a node does not know of tokens that it
-                starts with.
+        `has_logprobs`: tokens come with log probabilities, which a node does not know of those that it starts with.
         """
         self.dialect = dialect
         self.done = False  # the stream's last event has passed

@@ -223,12 +223,9 @@ _FORGETFUL: Final[Mapping[str, Callable[[], Policy]]] = {
 
 
 def policy_of(name: str, index: PrefixIndex, *, remembers: bool = False) -> Policy:
-    """Make the policy that a setting names.
+    """Make the policy that a setting names; `remembers`: what is new to a node is to be known with any policy.
 
-    Args:
-        name: of the setting.
-        index: what nodes have been given, of all roles: their slots differ.
-        remembers: whether what is new to a node is to be known with any policy.
+    `index` has what nodes have been given, of all roles: their slots differ.
     """
     if (make := _FORGETFUL.get(name)) is None:
         return PrefixAffinity(index)
