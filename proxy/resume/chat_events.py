@@ -9,7 +9,6 @@ from baton.proxy.resume.known import Key, Known
 from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("content", "reasoning", "reasoning_content", "refusal", "text")
-_OPENINGS: Final = {name: b'"%b":"' % name.encode() for name in (*_TEXTS, "arguments")}
 # What a prefill node ends its part with (`relays` of `contracts/kv_transfer.py`); no text can hold it, a string's
 # quotes are escaped.
 _PART_ENDS: Final = b'"finish_reason":"abort"'
@@ -18,15 +17,12 @@ _PART_ENDS: Final = b'"finish_reason":"abort"'
 class ChatEvents(Dialect):
     """Of one stream."""
 
+    last_events = (DONE,)
+    failure_events = (ERROR,)
+
     def __init__(self) -> None:
         self._calls: dict[Key, str] = {}  # the ids of tool calls that the client has
         self._theirs: dict[str, str] = {}  # the leg's → the client's
-
-    def is_last(self, event: bytes) -> bool:
-        return event.startswith(DONE)
-
-    def is_failure(self, event: bytes) -> bool:
-        return event.startswith(ERROR)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
         error = parse(event)["error"]
@@ -46,9 +42,6 @@ class ChatEvents(Dialect):
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         return {name: body[name] for name in ("id", "created") if name in body}
-
-    def opening_of(self, key: Key) -> bytes:
-        return _OPENINGS[str(key[-1])]
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         self._name_calls(body)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import parse
-from baton.proxy.resume.known import Key, Known
+from baton.proxy.resume.known import Known
 from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("text", "thinking", "partial_json")
@@ -16,11 +16,8 @@ _SIGNATURE: Final = b'"signature_delta"'  # the end of a block of thoughts
 class MessageEvents(Dialect):
     """Of one stream."""
 
-    def is_last(self, event: bytes) -> bool:
-        return event.startswith(b"event: message_stop\n")
-
-    def is_failure(self, event: bytes) -> bool:
-        return event.startswith(b"event: error\n")
+    last_events = (b"event: message_stop\n",)
+    failure_events = (b"event: error\n",)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
         kind = (parse(event).get("error") or {}).get("type")
@@ -32,15 +29,9 @@ class MessageEvents(Dialect):
         """Whether a prefill node's part of the stream ends before this event: its end looks like that of an answer."""
         return not event.startswith(_BEGINNINGS) and (not event.startswith(_DELTA) or _SIGNATURE in event)
 
-    def begin_leg(self, _is_further: bool) -> None:
-        """Nothing that nodes draw comes twice."""
-
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         message = body.get("message") or {}
         return {"id": message["id"]} if "id" in message else {}
-
-    def opening_of(self, key: Key) -> bytes:
-        return b'"%b":"' % str(key[-1]).encode()
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         kind, index, delta = body["type"], body.get("index", 0), body.get("delta") or {}

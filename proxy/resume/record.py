@@ -36,11 +36,14 @@ _NOT_VLLMS: Final = (msgspec.DecodeError, ValueError, KeyError, TypeError, Attri
 class Dialect(Protocol):
     """What the events of an API say."""
 
+    last_events: tuple[bytes, ...]  # beginnings of the events that a stream ends with
+    failure_events: tuple[bytes, ...]  # of those that say that something has failed
+
     def is_last(self, event: bytes) -> bool:
-        """Whether a stream ends with this event."""
+        return event.startswith(self.last_events)
 
     def is_failure(self, event: bytes) -> bool:
-        """Whether it says that something has failed."""
+        return event.startswith(self.failure_events)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
         """Return the node's failure; None if the client is at fault."""
@@ -48,8 +51,9 @@ class Dialect(Protocol):
     def ends_prefill_part(self, event: bytes) -> bool:
         """Whether a prefill node's part of the stream ends before this event."""
 
-    def begin_leg(self, is_further: bool, /) -> None:
-        """A node's stream begins; `is_further`: the client has part of the answer."""
+    def begin_leg(self, _is_further: bool, /) -> None:
+        """A node's stream begins; `_is_further`: the client has part of the answer."""
+        return
 
     def renamed(self) -> Mapping[str, str]:
         """Return ids that the leg has drawn, and those that the client has in their place, where events may pass as they come."""
@@ -60,6 +64,7 @@ class Dialect(Protocol):
 
     def opening_of(self, key: Key, /) -> bytes:
         """Return what stands before a piece of this text in an event."""
+        return b'"%b":"' % str(key[-1]).encode()
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         """Take away what the client has; return whether anything is left."""
@@ -170,8 +175,7 @@ class AnswerRecord:
                     text.checksum = crc32(piece, text.checksum)
                     event = data[begin:]
                     return self._renamed(event) if self._replaced else event
-        events = self._splitter.whole(data)
-        return take_each(self.take_event, events, self.break_off)
+        return take_each(self.take_event, self._splitter.whole(data), self.break_off)
 
     def break_off(self, exc: CannotFollowError) -> None:
         """Take nothing more: what has come last differs from what the client has."""
@@ -314,8 +318,7 @@ class AnswerRecord:
 
     def _learn(self, event: bytes, key: Key) -> None:
         """Take an event as the example of those that hold a piece of one text."""
-        text = self._known.text_of(key)
-        if text is None:
+        if (text := self._known.text_of(key)) is None:
             return
         opening = self.dialect.opening_of(key)
         begin = event.find(opening) + len(opening)

@@ -11,8 +11,6 @@ from baton.proxy.resume.events import parse
 from baton.proxy.resume.known import Key, Known
 from baton.proxy.resume.record import Dialect
 
-_LAST: Final = (b"event: response.completed\n", b"event: response.incomplete\n")
-_FAILURES: Final = (b"event: error\n", b"event: response.failed\n")
 _IDS: Final = frozenset(("id", "call_id"))  # of an item
 _PLACE: Final = ("output_index", "content_index", "summary_index")
 
@@ -20,18 +18,15 @@ _PLACE: Final = ("output_index", "content_index", "summary_index")
 class ResponseEvents(Dialect):
     """Of one stream."""
 
+    last_events = (b"event: response.completed\n", b"event: response.incomplete\n")
+    failure_events = (b"event: error\n", b"event: response.failed\n")
+
     def __init__(self) -> None:
         self._items: dict[tuple[int, str], str] = {}  # the ids that the client has
         self._theirs: dict[str, str] = {}  # a further node's id → the client's
         self._created_at: object = None
         self._next = 0  # number of an event
         self._is_further = False  # the leg
-
-    def is_last(self, event: bytes) -> bool:
-        return event.startswith(_LAST)
-
-    def is_failure(self, event: bytes) -> bool:
-        return event.startswith(_FAILURES)
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
         body = parse(event)
@@ -53,7 +48,7 @@ class ResponseEvents(Dialect):
         return {"id": response["id"]} if "id" in response else {}
 
     def opening_of(self, _key: Key) -> bytes:
-        """Return what stands before a piece of a text in an event; as they are numbered, no two events are alike."""
+        """As they are numbered, no two events are alike."""
         return b'"delta":"'
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
