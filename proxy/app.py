@@ -226,11 +226,9 @@ def _targets(config: ProxyConfig) -> Targets | None:
 
 
 def _local_policy(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPolicy:
-    local_policy = LocalPrefillPolicy(
-        local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes
-    )
-    members.listen(local_policy)
-    return local_policy
+    policy = LocalPrefillPolicy(local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes)
+    members.listen(policy)
+    return policy
 
 
 def _add_routes(

@@ -14,7 +14,7 @@ import uvicorn
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.secret import ClusterSecret, SecretError, read_secret
-from baton.proxy.admin.token import AdminToken, AdminTokenError, read_admin_token
+from baton.proxy.admin.token import AdminTokenError, read_admin_token
 from baton.proxy.app import FrontDoor, create_app
 from baton.proxy.auth.key_file import KeyFileError
 from baton.proxy.http_server.acceptor import BoundedServer
@@ -42,7 +42,8 @@ def run(config: BatonConfig) -> None:
         StartError: the configuration cannot be served.
     """
     try:
-        secret, token = _secret(config), _admin_token(config)
+        secret, token_file = _secret(config), config.proxy.admin_token_file
+        token = read_admin_token(token_file) if token_file is not None else None
         app, tls = create_app(config, secret, token), _tls(config)
     except (SecretError, AdminTokenError, SourceError, KeyFileError, TracingError, TlsError) as exc:
         raise StartError(str(exc)) from exc
@@ -104,11 +105,6 @@ def _secret(config: BatonConfig) -> ClusterSecret:
     if config.cluster.secret_file is None:
         raise StartError("cluster.secret_file is not set: the proxy and the nodes need a common secret")
     return read_secret(config.cluster.secret_file)
-
-
-def _admin_token(config: BatonConfig) -> AdminToken | None:
-    path = config.proxy.admin_token_file
-    return read_admin_token(path) if path is not None else None
 
 
 def _drain_s(config: BatonConfig) -> int:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import TOKEN_IDS_HEADER
-from baton.contracts.kv_transfer import TransferParams, new_transfer_id, sign
+from baton.contracts.kv_transfer import Grids, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
@@ -374,7 +374,7 @@ def prefill_params(plan: DisaggregatedPlan, request: ClientRequest, relay: First
         peer="",
         several=has_several_prompts(request.fields),
         choices=relay is not None and relay.stream.choices > 1,
-        grids=plan.grids,
+        grids=Grids(plan.prefill.grid, plan.decode.grid),
         first_token=plan.first_token and not request.start,
         relays=relay is not None,
         start=request.start if plan.moves else (),

@@ -128,7 +128,7 @@ async def run_prefill(
 
 async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> PrefillOutcome:
     try:
-        await answer.pour(lambda data, _: relay.take(answer, data), relay.wait_writable)
+        await answer.pour(lambda data, _: relay.take(answer, data), relay.client.wait_writable)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError):
         return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
     part = relay.stream.part

@@ -25,11 +25,11 @@ class Upstream:
 
     def __init__(self, *, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._pool = Pool()
+        self.pool = Pool()
 
     async def stop(self) -> None:
         """Close everything; open answers break."""
-        self._pool.close()
+        self.pool.close()
 
     def send(self, base_url: str, target: str, headers: bytes, body: bytes) -> "PendingRequest":
         """Send a request, at once if there is a connection to the node; `headers` are complete lines, to which length and host are added."""
@@ -59,13 +59,10 @@ class Upstream:
             if answer is not None:
                 answer.close()
 
-    def kept(self, address: Address) -> Connection | None:
-        return self._pool.take(address)
-
     async def connect(self, address: Address) -> Connection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                return await self._pool.connect(address)
+                return await self.pool.connect(address)
         except TimeoutError as exc:
             raise UpstreamError(FailureKind.TIMEOUT, "it cannot be reached in time") from exc
         except OSError as exc:
@@ -85,7 +82,7 @@ class PendingRequest:
         self._request = request
         self._head: asyncio.Future[UpstreamResponse] | None = None
         self.at_s = perf_counter()
-        self._connection = upstream.kept(address)
+        self._connection = upstream.pool.take(address)
         if self._connection is not None:
             self._head = self._connection.send(request)
 

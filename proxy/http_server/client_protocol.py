@@ -68,14 +68,14 @@ class Writer:
         lines.append(b"transfer-encoding: chunked\r\n\r\n")
         if first:
             lines.append(_chunk(first))
-        return self._write_part(b"".join(lines), ends=ends)
+        return self._write(b"".join(lines), ends=ends)
 
     def write(self, chunk: bytes, *, ends: bool = False) -> bool:
         """Write a chunk, which is not empty, with the response's last bytes if it `ends`; return whether the client keeps up.
 
         The connection's next request waits until the task of this one has called `end`.
         """
-        return self._write_part(_chunk(chunk), ends=ends)
+        return self._write(_chunk(chunk), ends=ends)
 
     def end(self) -> None:
         """End a chunked response, in its task; the connection waits for the next request, or is closed."""
@@ -83,24 +83,21 @@ class Writer:
         if cycle.disconnected or cycle.response_complete:
             return
         if not self.has_end:
-            self._write_part(b"", ends=True)
+            self._write(b"", ends=True)
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
 
-    def _write_part(self, data: bytes, *, ends: bool) -> bool:
-        self.has_end = ends
-        return self._write(data + _LAST_CHUNK if ends else data)
-
     async def wait_writable(self) -> None:
         """Wait until the client has read enough, or left."""
         await self._flow.drain()
 
-    def _write(self, data: bytes) -> bool:
+    def _write(self, data: bytes, *, ends: bool) -> bool:
+        self.has_end = ends
         if not self._transport.is_closing():  # uvloop would raise
-            self._transport.write(data)
+            self._transport.write(data + _LAST_CHUNK if ends else data)
         return not self._flow.write_paused
 
 

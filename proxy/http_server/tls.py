@@ -73,7 +73,8 @@ def context_of(files: TlsFiles) -> ssl.SSLContext:
         _try(f"cannot read the TLS file {path}", path.read_bytes)
     _try(
         f"the TLS certificate {files.certificate} cannot be used with the key {files.key}",
-        partial(context.load_cert_chain, files.certificate, files.key, password=_no_password),
+        # OpenSSL would ask for an encrypted key's password at the terminal.
+        partial(context.load_cert_chain, files.certificate, files.key, password=lambda: ""),
     )
     if files.client_authorities is not None:
         _try(
@@ -82,11 +83,6 @@ def context_of(files: TlsFiles) -> ssl.SSLContext:
         )
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _no_password() -> str:
-    """Stand in for the terminal, at which OpenSSL would ask for an encrypted key's password."""
-    return ""
 
 
 def _try(problem: str, act: Callable[[], object]) -> None:

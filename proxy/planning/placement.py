@@ -63,10 +63,6 @@ def estimate(node: Node, work_bytes: int, parts: PromptParts | None = None) -> E
     return Estimate(prompt_bytes, node.prefill_time.predict_s(prompt_bytes, node.clock()), unqueued)
 
 
-def _estimate(choice: Choice) -> Estimate:
-    return estimate(choice.node, choice.work_bytes)
-
-
 def choose_placement(
     chosen_prefill: Choice,
     chosen_decode: Choice,
@@ -126,7 +122,8 @@ class _Prediction(NamedTuple):
 def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, prompt_bytes: int) -> _Prediction | None:
     """Return what is expected; None while too little is known."""
     prefill, decode, now_s = chosen_prefill.node, chosen_decode.node, chosen_prefill.node.clock()
-    idle_s, on_prefill_s = prefill.prefill_time.predict_s(prompt_bytes, now_s), _estimate(chosen_prefill).first_token_s
+    idle_s = prefill.prefill_time.predict_s(prompt_bytes, now_s)
+    on_prefill_s = estimate(prefill, chosen_prefill.work_bytes).first_token_s
     if idle_s is None or on_prefill_s is None:
         return None
     own_idle_s, times = decode.prefill_time.predict_s(prompt_bytes, now_s), decode.prefill_time
@@ -136,7 +133,7 @@ def _predict(chosen_prefill: Choice, chosen_decode: Choice, targets: Targets, pr
     idle_times = _IDLE_FIRST_TOKENS if times is decode.prefill_time else _LEAST_FIRST_TOKENS
     wrong_by = 1 + prefill.prefill_time.spread
     target_s = max(targets.first_token_s or idle_times * idle_s, _LEAST_FIRST_TOKENS * idle_s * wrong_by)
-    on_decode_s = times.predict_s(_estimate(chosen_decode).prompt_bytes, now_s) or 0.0
+    on_decode_s = times.predict_s(estimate(decode, chosen_decode.work_bytes).prompt_bytes, now_s) or 0.0
     return _Prediction(
         on_prefill_s, on_decode_s, target_s, times, on_prefill_s * wrong_by > target_s, _is_slow(decode, targets)
     )

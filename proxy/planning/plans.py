@@ -3,7 +3,6 @@
 import msgspec
 
 from baton.contracts.http import DISAGGREGATED, LOCAL
-from baton.contracts.kv_transfer import Grids
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.reasons import LABELS
 from baton.proxy.routing.router import Choice
@@ -50,11 +49,6 @@ class DisaggregatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     def ranks(self) -> int:
         """How many data-parallel ranks the prefill node has."""
         return len(self._control_addresses)
-
-    @property
-    def grids(self) -> Grids:
-        """The ranks of the two engines, as far as the nodes have said."""
-        return Grids(self.prefill.grid, self.decode.grid)
 
     @property
     def first_token(self) -> bool:

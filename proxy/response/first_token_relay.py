@@ -15,7 +15,7 @@ class FirstTokenRelay:
     """Of one request, over all its attempts."""
 
     def __init__(self, client: ClientResponse, stream: Stream) -> None:
-        self._client = client
+        self.client = client
         self.stream = stream
         self.record = client.record
         self.onto: Plan | None = None  # how the answer goes on when it leaves a node that has sent its KV ahead
@@ -49,8 +49,10 @@ class FirstTokenRelay:
 
     def take(self, answer: UpstreamResponse, data: bytes) -> bool:
         """Send the client its part of some bytes; return whether it keeps up."""
-        passed = self.stream.take_prefill(data)
-        if not self.began_s and has_data(data) and self.stream.part is not None and self.stream.part.broken is None:
+        part = self.stream.part
+        assert part is not None
+        passed = part.take(data)
+        if not self.began_s and has_data(data) and part.broken is None:
             self.began_s = perf_counter()
             if self.on_first_event is not None:
                 self.on_first_event(self.began_s)
@@ -58,8 +60,5 @@ class FirstTokenRelay:
             return True
         self.record.first_token = "relayed"  # noqa: S105  # no password
         if self.record.status:
-            return self._client.write(passed)
-        return self._client.begin_stream(200, headers.to_relay(answer.headers), passed)
-
-    async def wait_writable(self) -> None:
-        await self._client.wait_writable()
+            return self.client.write(passed)
+        return self.client.begin_stream(200, headers.to_relay(answer.headers), passed)

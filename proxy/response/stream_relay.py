@@ -7,12 +7,13 @@ ClientResponse.write             proxy/response/client_response.py
 Writer.write                     proxy/http_server/client_protocol.py: to the client's socket; False while the client does not keep up
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.http import headers
-from baton.proxy.http.response import UpstreamResponse
+from baton.proxy.http.response import Sink, UpstreamResponse
 from baton.proxy.planning.outcome import Opened
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
@@ -62,25 +63,20 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
 
 
 async def _relay_untouched(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
-    tail, broken, write = first, None, client.write
+    tail, write = first, client.write
 
     def relay_chunk(chunk: bytes, is_last: bool) -> bool:
         nonlocal tail
         tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
         return write(chunk, is_last and tail.rstrip().endswith(END_OF_STREAM))
 
-    try:
-        await answer.pour(relay_chunk, client.wait_writable)
-    except UpstreamError as exc:
-        broken = exc
-    if not tail.rstrip().endswith(END_OF_STREAM):
-        raise _early_end(broken) from broken
+    await _pour(answer, relay_chunk, client, has_ended=lambda: tail.rstrip().endswith(END_OF_STREAM))
 
 
 async def _relay_recorded(answer: UpstreamResponse, stream: Stream, client: ClientResponse) -> None:
     if stream.broken is not None:  # the first bytes held it
         raise stream.broken
-    broken, write = None, client.write
+    write = client.write
 
     def record_chunk(chunk: bytes, is_last: bool) -> bool:
         recorded = stream.take(chunk)
@@ -89,19 +85,18 @@ async def _relay_recorded(answer: UpstreamResponse, stream: Stream, client: Clie
             raise stream.broken
         return may_go_on
 
+    await _pour(answer, record_chunk, client, has_ended=lambda: stream.ended)
+
+
+async def _pour(answer: UpstreamResponse, sink: Sink, client: ClientResponse, *, has_ended: Callable[[], bool]) -> None:
+    """Hand all that comes to a sink. A stream that breaks after its last event is complete."""
     try:
-        await answer.pour(record_chunk, client.wait_writable)
+        await answer.pour(sink, client.wait_writable)
     except UpstreamError as exc:
-        broken = exc
-    if not stream.ended:
-        raise _early_end(broken) from broken
-
-
-def _early_end(broken: UpstreamError | None) -> StreamBrokenError:
-    """Name the end of a stream whose last event has not come; one that breaks after it is complete."""
-    if broken is None:
-        return StreamBrokenError(FailureKind.DISCONNECT, "its stream ended before its last event")
-    return StreamBrokenError(broken.kind, str(broken))
+        if not has_ended():
+            raise StreamBrokenError(exc.kind, str(exc)) from exc
+    if not has_ended():
+        raise StreamBrokenError(FailureKind.DISCONNECT, "its stream ended before its last event")
 
 
 def _record_recompute(opened: Opened, record: RequestRecord) -> None:

@@ -169,7 +169,7 @@ MUTATIONS: Final = [
         "proxy/response/stream_relay.py",
         f"{UNIT}/proxy/response",
         ("_TAIL_BYTES: Final = len(END_OF_STREAM) + 4", "_TAIL_BYTES: Final = len(END_OF_STREAM) + 3"),
-        ("    if not tail.rstrip().endswith(END_OF_STREAM):\n", "    if False:\n"),
+        ("has_ended=lambda: tail.rstrip().endswith(END_OF_STREAM)", "has_ended=lambda: True"),
         ("if record.path == DISAGGREGATED and opened.recomputed:", "if False:"),
         ("    if client.record.status and not answer.is_stream:\n", "    if False:\n"),
         ("is_last and tail.rstrip().endswith(END_OF_STREAM)", "tail.rstrip().endswith(END_OF_STREAM)"),
@@ -614,7 +614,7 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/handler/test_attempt.py",
         ("if not self.began_s and has_data(data)", "if not self.began_s"),
         ("if not self.began_s and has_data(data)", "if has_data(data)"),
-        (" and self.stream.part.broken is None", ""),
+        (" and part.broken is None", ""),
     ),
     *_of(
         "proxy/routing/router.py",
