@@ -187,8 +187,8 @@ def create_app(
     shared = (config, admission, failover, telemetry, returns)
     return FrontDoor(
         RequestHandler(*shared),
-        Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
-        PassThrough(*shared, members=members, upstream=upstream, failed=members.report),
+        Conversations(*shared, members=members, upstream=upstream),
+        PassThrough(*shared, members=members, upstream=upstream),
         api,
         doors,
     )

@@ -6,7 +6,7 @@ import ssl
 import sys
 import time
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from baton.proxy.http.address import Address
@@ -41,10 +41,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         tls = self._tls if address.tls else None
         name = address.host if address.tls else None
-
-        def made() -> Connection:
-            return Connection(lambda connection: self._give(address, connection), self._open.discard)
-
+        made = partial(Connection, partial(self._give, address), self._open.discard)
         transport, connection = await loop.create_connection(
             made, address.host, address.port, ssl=tls, server_hostname=name
         )

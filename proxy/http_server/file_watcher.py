@@ -63,18 +63,16 @@ class FileWatcher(Generic[T]):
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._look_s)
-            if (stamps := self._now()) != self._stamps:
-                self._stamps = stamps  # before it is read: what is written from here on will differ
-                await self._again()
-
-    async def _again(self) -> None:
-        try:
-            self._take(await asyncio.to_thread(self._read))
-        except (ValueError, OSError) as exc:
-            self._failed(True)
-            logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
-        else:
-            self._failed(False)
+            if (stamps := self._now()) == self._stamps:
+                continue
+            self._stamps = stamps  # before it is read: what is written from here on will differ
+            try:
+                self._take(await asyncio.to_thread(self._read))
+            except (ValueError, OSError) as exc:
+                self._failed(True)
+                logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
+            else:
+                self._failed(False)
 
     def _now(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._paths]

@@ -3,32 +3,29 @@
 import asyncio
 from typing import Any
 
-from baton.contracts.http import LOCAL
-from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.response_owner import holder_of
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened
-from baton.proxy.planning.plans import LocalPlan
-from baton.proxy.planning.reasons import LABELS
+from baton.proxy.planning.plans import alone
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import PREVIOUS, previous_of
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.stream import Stream
+from baton.proxy.routing.router import choice_of
 
 
 class Conversations(RequestHandler):
     """The route."""
 
-    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream, attempts: AttemptRunner) -> None:
+    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream) -> None:
         """`shared` are the arguments of an `RequestHandler`."""
         super().__init__(*shared)
         self._members = members
         self._upstream = upstream
-        self._attempts = attempts
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         previous = previous_of(request)
@@ -36,13 +33,11 @@ class Conversations(RequestHandler):
             await super().serve(request, deadline, client)
             return
         node = await holder_of(self._upstream, self._members.decode, previous, request.forwarded)
-        plan = LocalPlan(
-            decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], work_bytes=request.prompt_bytes
-        )
+        plan = alone(choice_of(node, request.prompt_bytes), PREVIOUS)
         client.record.record_plan(plan)
         self._metrics.decided(plan)
         stream = Stream(request, resumes=False, relays=False)  # what it goes on from is on this node
-        async with self._attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
+        async with self._failover.attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
             if isinstance(outcome, Opened):
                 await relay(outcome, client, stream)
                 return

@@ -2,7 +2,7 @@
 
 import asyncio
 import string
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from baton.contracts.http import LOCAL
-from baton.proxy.errors import BadGatewayError, FailureKind, StreamBrokenError, UpstreamError
+from baton.proxy.errors import BadGatewayError, StreamBrokenError, UpstreamError
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
@@ -47,14 +47,11 @@ class Passed:
 class PassThrough(RequestHandler):
     """The same boundary and the same admission as the data routes have."""
 
-    def __init__(
-        self, *shared: Any, members: NodeRegistry, upstream: Upstream, failed: Callable[[Node, FailureKind], None]
-    ) -> None:
-        """`shared` are the arguments of an `RequestHandler`; `failed` is told of nodes that do not answer."""
+    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream) -> None:
+        """`shared` are the arguments of an `RequestHandler`."""
         super().__init__(*shared)
         self._members = members
         self._upstream = upstream
-        self._failed = failed
 
     def label(self, scope: Scope) -> str:
         """Return the route, for metrics: as nodes name it, so that ids do not become series."""
@@ -108,7 +105,7 @@ class PassThrough(RequestHandler):
                             head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(whole))]
                             return await client.answer(answer.status, head, whole)
             except UpstreamError as exc:
-                self._failed(node, exc.kind)
+                self._members.report(node, exc.kind)
                 problem = str(exc)
                 leg.end(exc.kind)
             finally:
