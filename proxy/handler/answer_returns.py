@@ -92,7 +92,6 @@ class AnswerReturns:
         self._begin()
 
     async def stop(self) -> None:
-        """End what is under way."""
         self._waiting.clear()
         for task in (tasks := [*self._busy.values()]):
             task.cancel()

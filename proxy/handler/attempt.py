@@ -177,7 +177,6 @@ class AttemptRunner:
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)), estimate=expected)
 
     def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest, params: TransferParams) -> LegRequest:
-        """Return the prefill leg of a pair."""
         signed, relays = sign(params, self._secret), params.relays
         if relays:
             body = relayed_body(request.fields, signed)

@@ -64,10 +64,8 @@ class RequestAttempts:
     ) -> AsyncIterator[Opened | PrefillDone]:
         """Try nodes until one answers; the answer stays open for the block. `PrefillDone`: the client has all of it.
 
-        `relay` has what is asked; `chosen` is called with each plan before it is tried.
-
-        Raises:
-            ProxyError: no node could answer, or one refused.
+        `relay` has what is asked; `chosen` is called with each plan before it is tried. Raises a `ProxyError` if no
+        node could answer, or one refused.
         """
         request = relay.stream.asked
         if self._plan is None:
@@ -98,7 +96,6 @@ class RequestAttempts:
             plan = self._take_onto(relay) or await self._after(plan, outcome, request)
 
     def watching(self, relay: FirstTokenRelay) -> AbstractContextManager[None]:
-        """Watch a stream of the node that has answered; see `StreamWatch`."""
         assert self._plan is not None
         return self._shared.attempts.watch.watching(self._plan.decode, self._history, relay, has_kv=True)
 

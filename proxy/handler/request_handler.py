@@ -81,7 +81,6 @@ class RequestHandler:
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever happens."""
         route, request_id = self.label(scope), request_id_of(scope["headers"])
         claim = self._admission.claims.claim()
         record = self._telemetry.begin_record(scope, route, request_id)
@@ -126,11 +125,7 @@ class RequestHandler:
                     await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
-        """Serve a request that was let in.
-
-        Raises:
-            ProxyError: it ends with this error, before its head or in the middle of a stream.
-        """
+        """Serve a request that was let in; a `ProxyError` ends it, before its head or in the middle of a stream."""
         stream = Stream(request, resumes=self._resumes, relays=self._relays)
         attempts, first = self._failover.request_attempts(deadline), FirstTokenRelay(client, stream)
         broken: StreamBrokenError | None = None

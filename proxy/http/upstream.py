@@ -87,7 +87,6 @@ class PendingRequest:
             self._head = self._connection.send(request)
 
     async def answer(self) -> UpstreamResponse:
-        """Wait for the head of its answer."""
         try:
             if self._head is not None:
                 try:

@@ -76,7 +76,6 @@ class ConnectionClaim:
         self._connections = 0
 
     def __enter__(self) -> None:
-        """Claim both legs; see `ConnectionBudget.enter`."""
         self._claims.enter()
         self._connections = _BOTH_LEGS
 

@@ -64,8 +64,7 @@ class Fleet:
     def usable(self, model: str, history: History = NOTHING_YET) -> Usable:
         """Return the nodes that may serve a model, without those that have failed on the request.
 
-        Raises:
-            ProxyError: no decode node takes work, or none serves the model.
+        Raises a `ProxyError` if no decode node takes work, or none serves the model.
         """
         if self._revision is None or history.lost:
             return self._look(model, history)

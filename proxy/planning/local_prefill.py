@@ -31,11 +31,7 @@ class LocalPrefillPlanner:
         self._local_policy = local_policy
 
     def first(self, work: Work, decode: Sequence[Node], reason: str, *, nowhere_else: bool = False) -> LocalPlan:
-        """Choose a node, of at least one.
-
-        Raises:
-            NoRoomError: all have as much to compute as they may.
-        """
+        """Choose a node, of at least one; `NoRoomError`: all have as much to compute as they may."""
         if not (free := self._with_room(work, decode)):
             if not nowhere_else:
                 raise NoRoomError
@@ -50,8 +46,7 @@ class LocalPrefillPlanner:
     ) -> LocalPlan:
         """Choose a node after a prefill leg failed: of the `first` ones (who was to take the KV), if one has room.
 
-        Raises:
-            NoRoomError: all have as much to compute as they may.
+        Raises `NoRoomError` if all have as much to compute as they may.
         """
         free = self._with_room(work, first) or self._with_room(work, others)
         if not free:
@@ -83,11 +78,7 @@ class LocalPrefillQueue:
         return head is not None and head.locked()
 
     async def wait(self, attempt: Callable[[], T], model: str, timeout_s: float) -> T:
-        """Return what `attempt` returns once it does.
-
-        Raises:
-            NoRoomError: it did not in time.
-        """
+        """Return what `attempt` returns once it does; raise `NoRoomError` if it does not in time."""
         try:
             async with asyncio.timeout(timeout_s), self._heads[model]:
                 while True:

@@ -20,7 +20,6 @@ class LocalPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alone(choice: Choice, reason: str) -> LocalPlan:
-    """Plan a request on one node that does both."""
     return LocalPlan(
         decode=choice.node,
         path=LOCAL,

@@ -85,7 +85,6 @@ class RetryPolicy:
         return int(self._tokens)
 
     def may_try_again(self, history: History) -> bool:
-        """Whether a request has not had as many attempts as it may have."""
         return history.attempts < self._max_attempts
 
     def denied(self, history: History, left_s: float) -> RetryDenial | None:

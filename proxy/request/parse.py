@@ -126,11 +126,7 @@ def is_reset_unless_read(scope: Scope) -> bool:
 def parse(
     endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes, trace: Trace = UNTRACED
 ) -> ClientRequest:
-    """Understand a request.
-
-    Raises:
-        BadRequestError: the body is not a JSON object, or a field is missing or of the wrong type.
-    """
+    """Understand a request; `BadRequestError`: it is no JSON object, or a field is missing or of the wrong type."""
     fields = _split(body.removeprefix(_UTF8_BOM))
     wanted = _KINDS_OF.get(endpoint, _KINDS)
     for name, value in fields.items():

@@ -39,7 +39,6 @@ def previous_of(request: ClientRequest) -> str | None:
 
 
 def wants_logprobs(request: ClientRequest) -> bool:
-    """Whether log probabilities of a response's tokens are wanted."""
     found = _decoded(request.fields, "include", list) if is_set(request.fields, "include") else None
     return any(isinstance(name, str) and name.endswith("logprobs") for name in found or ())
 

@@ -43,7 +43,6 @@ class RequestRecord:
         return None if self.stream_began_s is None else self.stream_began_s - self.arrived_s
 
     def let_in(self, asked_s: float) -> None:
-        """Record how long it has waited since it asked to be let in."""
         self.waited_s = perf_counter() - asked_s
         self.trace.waited(self.waited_s)
 

@@ -42,8 +42,7 @@ class KeptTokens:
     def take(self, data: bytes) -> tuple[Head, bytes] | None:
         """Take some bytes; return the answer's head and the beginning of its body, once they are there.
 
-        Raises:
-            UpstreamError: they name no tokens, or other ones than the node before.
+        Raises an `UpstreamError` if they name no tokens, or other ones than the node before.
         """
         *lines, self._part = (self._part + data).split(_LINE_END)
         if len(self._part) > _MOST_BYTES and not any(line.startswith(ANSWER_COMMENT) for line in lines):

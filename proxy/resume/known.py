@@ -65,7 +65,6 @@ class Known:
 
     @property
     def misses_text(self) -> bool:
-        """Whether text has not come again."""
         return bool(self._texts_left)
 
     def text_of(self, key: Key) -> Text | None:

@@ -114,11 +114,7 @@ class AnswerRecord:
         self._begin()
 
     def start(self) -> Start:
-        """Return the ids of the answer's tokens, by choice.
-
-        Raises:
-            CannotFollowError: they are not known.
-        """
+        """Return the ids of the answer's tokens, by choice; raise `CannotFollowError` if they are not known."""
         if self._lost is not None:
             raise CannotFollowError(self._lost)
         count = max((*self._ids, *self._ids_before), default=-1) + 1
@@ -153,8 +149,7 @@ class AnswerRecord:
     def take(self, data: bytes) -> bytes:
         """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
 
-        Raises:
-            CannotFollowError: the answer differs from what the client has.
+        Raises `CannotFollowError` if the answer differs from what the client has.
         """
         if (
             data.startswith(_FIRST_CHOICE)
@@ -190,11 +185,7 @@ class AnswerRecord:
         return self._take_other(event)
 
     def note_ids(self, event: bytes) -> bytes:
-        """Take from an event what names tokens; return the rest.
-
-        Raises:
-            CannotFollowError: they are not those that the answer has.
-        """
+        """Take from an event what names tokens; return the rest. `CannotFollowError`: the answer has other ones."""
         while event.startswith(TOKENS_COMMENT):
             line, _, event = event.partition(b"\n")
             if line.startswith(_FIRST_CHOICE):

@@ -40,10 +40,7 @@ class Stream:
     """What is known of one answer."""
 
     def __init__(self, request: ClientRequest, *, resumes: bool, relays: bool = True) -> None:
-        """`resumes`: a stream that breaks may go on on another node.
-
-        `relays`: the prefill node's token may be sent before the decode node streams.
-        """
+        """`resumes`: broken streams may go on elsewhere. `relays`: the prefill node's token may be sent first."""
         self.why_not_resumed = why_not_resumed(request, resumes=resumes)
         choices = count_choices(request)
         self.why_not_relayed = why_not_relayed(request, choices) if relays else "off"
@@ -102,10 +99,6 @@ class Stream:
         assert self.record is not None
         self.part = PrefillPart(self.record, self.choices)
 
-    def take_prefill(self, data: bytes) -> bytes:
-        assert self.part is not None
-        return self.part.take(data)
-
     def restart(self, kind: FailureKind) -> None:
         """Another leg is asked before the client has anything of the decode node's: it starts with the tokens that the answer has, if they are known."""
         if self.can_start:
@@ -135,11 +128,7 @@ class Stream:
         return passed
 
     def go_on(self) -> None:
-        """Prepare the next leg after one that broke.
-
-        Raises:
-            CannotFollowError: there is no exact way to go on.
-        """
+        """Prepare the next leg after one that broke; raise `CannotFollowError` if there is no exact way to go on."""
         if self.why_not_resumed is not None and not self.can_start:
             raise CannotFollowError(self.why_not_resumed)
         self._start()

@@ -65,7 +65,6 @@ class PrefixIndex:
         return found[::-1]
 
     def count_seen(self, prefixes: Prefixes, slot: int) -> int:
-        """Return how many leading prefixes a slot has seen."""
         count = 0
         for number in prefixes:
             if not self._get(number) >> slot & 1:

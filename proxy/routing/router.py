@@ -57,7 +57,6 @@ class Router:
         self._policy.given(work, choice.node, choice.new_bytes)
 
     def preview(self, work: Work, nodes: Sequence[Node]) -> Choice:
-        """Return which node would get the work."""
         if len(nodes) > 1:
             self._turn += 1
             work = work._replace(turn=self._turn)

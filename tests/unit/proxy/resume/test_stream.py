@@ -44,12 +44,17 @@ def gap() -> Any:
     return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
 
 
+def take_prefill(answer: Stream, data: bytes) -> bytes:
+    assert answer.part is not None
+    return answer.part.take(data)
+
+
 def relayed(**more: Any) -> Stream:
     """An answer of which the client has the prefill node's token 1."""
     answer = stream(**more)
     answer.begin_prefill()
-    assert answer.take_prefill(event(1)) == event(1, names=False)
-    assert answer.take_prefill(event(0, "abort", names=False) + DONE) == b""
+    assert take_prefill(answer, event(1)) == event(1, names=False)
+    assert take_prefill(answer, event(0, "abort", names=False) + DONE) == b""
     return answer
 
 
@@ -88,7 +93,7 @@ def test_a_stream_of_a_decode_node_that_was_first() -> None:
     record = gap()
     answer.begin_decode(record)
     assert answer.take(event(1)) == event(1, names=False)
-    assert answer.take_prefill(event(1)) == b""
+    assert take_prefill(answer, event(1)) == b""
     assert record.second_token_gap_s is None
     assert not answer.can_start
 
@@ -117,7 +122,7 @@ def test_another_token_of_a_decode_node() -> None:
 def test_a_prefill_node_that_named_no_token() -> None:
     answer = stream()
     answer.begin_prefill()
-    assert answer.take_prefill(event(1, names=False))
+    assert take_prefill(answer, event(1, names=False))
 
     assert not answer.can_start
     with pytest.raises(CannotFollowError):
@@ -145,7 +150,7 @@ def test_how_a_prefill_nodes_part_ends(
     answer = stream(endpoint, n=n)
     answer.begin_prefill()
 
-    assert answer.take_prefill(b"".join(came)) == b"".join(passed)
+    assert take_prefill(answer, b"".join(came)) == b"".join(passed)
     assert answer.part is not None
     assert answer.part.ended
     assert answer.part.is_whole == (ends == "whole")
@@ -162,7 +167,7 @@ def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:
     assert answer.part is not None
     got, ended = [], []
     for events in (begun, rest):
-        got.append(answer.take_prefill(b"".join(events)))
+        got.append(take_prefill(answer, b"".join(events)))
         ended.append(answer.part.ended)
 
     assert got[0] == b"".join(
@@ -180,7 +185,7 @@ def two_relayed() -> Stream:
     answer = stream(n=2)
     answer.begin_prefill()
     ends = [event(0, "abort", names=False, index=index) for index in range(2)]
-    assert answer.take_prefill(b"".join([event(1), event(2, index=1), *ends, DONE]))
+    assert take_prefill(answer, b"".join([event(1), event(2, index=1), *ends, DONE]))
     answer.begin_decode(gap())
     return answer
 
@@ -213,7 +218,7 @@ def test_ids_that_stand_before_another_choices_end_are_kept() -> None:
     answer = stream(n=2)
     answer.begin_prefill()
     named = TOKENS_COMMENT + b"1 2\n"
-    answer.take_prefill(event(1) + named + event(0, "abort", names=False) + event(2, index=1, names=False))
+    take_prefill(answer, event(1) + named + event(0, "abort", names=False) + event(2, index=1, names=False))
 
     answer.restart(FailureKind.DISCONNECT)
 
@@ -224,7 +229,7 @@ def test_an_answer_without_tokens_is_not_mended() -> None:
     """A leg would start with nothing, and differ again."""
     answer = stream(CHAT)
     answer.begin_prefill()
-    answer.take_prefill(ROLE)
+    take_prefill(answer, ROLE)
     answer.begin_decode(gap())
     with pytest.raises(CannotFollowError):
         answer.take(b'data: {"id": "c", "choices": [{}]}\n\n')
@@ -248,7 +253,7 @@ def test_the_part_of_a_prefill_node_ends_before_what_looks_like_an_end(endpoint:
     answer.begin_prefill()
     body = {"request_id": "resp_r"}
 
-    got = answer.take_prefill(b"".join(TypedAnswer(endpoint, body, 1, names=True).prefill_part()))
+    got = take_prefill(answer, b"".join(TypedAnswer(endpoint, body, 1, names=True).prefill_part()))
     answer.begin_decode(gap())
     got += answer.take(b"".join(TypedAnswer(endpoint, body, 3, names=True).stream()))
 
@@ -280,7 +285,7 @@ def test_a_prefill_nodes_part_ends_before_the_signature_of_its_thoughts() -> Non
     said = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":%b}\n\n'
     thought, signed = b'{"type":"thinking_delta","thinking":"a"}', b'{"type":"signature_delta","signature":"b"}'
 
-    assert answer.take_prefill(said % thought + said % signed) == said % thought
+    assert take_prefill(answer, said % thought + said % signed) == said % thought
     assert answer.part is not None
     assert answer.part.ended
 
