@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -11,11 +11,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.http_server.head_limits import HeadLimits
 from baton.proxy.http_server.head_protocol import HeadProtocol
-from baton.proxy.http_server.joined_head import HeadJoiner
 from baton.proxy.http_server.stall_watchdog import STALLED, StallWatchdog
 
 TLS_BUFFER_BYTES: Final = 64 * 1024  # as without TLS, where the usual bound is 512 KiB
 LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
+_HEAD: Final = b"HTTP/1.1 "
+_INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client sends nothing until it comes
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _WRITER: Final = "baton.writer"  # among the extensions of a request's scope
 
@@ -108,6 +109,48 @@ def _chunk(data: bytes) -> bytes:
 def writer_of(scope: Scope) -> Writer:
     writer: Writer = scope["extensions"][_WRITER]
     return writer
+
+
+class HeadJoiner:
+    """A transport that holds a response's head back until the next write, or the loop's next turn.
+
+    uvicorn writes the head by itself, and asyncio and uvloop (0.23) both pass a write on at once, so that with
+    TCP_NODELAY the head is a segment of its own and the client wakes twice for the first token.
+    """
+
+    def __init__(self, transport: asyncio.Transport, watch: StallWatchdog) -> None:
+        self._transport = transport
+        self._watch = watch
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write, or hold, what uvicorn hands over; nothing if the client has gone, which uvloop would call an error."""
+        if self._transport.is_closing():
+            self._head = b""
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self.flush)  # a response without a body has no next write
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close after what is held was written, and read, or not read for too long; with TLS the client has to say goodbye."""
+        self.flush()
+        self._transport.close()
+        if self._transport.get_write_buffer_size() or self._transport.get_extra_info("sslcontext") is not None:
+            self._watch.start()
+
+    def flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class ClientProtocol(HeadProtocol):

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from baton.proxy.http_server.joined_head import HeadJoiner
+from baton.proxy.http_server.client_protocol import HeadJoiner
 from baton.proxy.http_server.stall_watchdog import StallWatchdog
 from tests.support.fake_transport import Transport
 
