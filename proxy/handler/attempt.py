@@ -165,7 +165,7 @@ class AttemptRunner:
         signed = sign(replace(params, kv_only=is_ahead), self._secret)
         if is_ahead:
             body = prefill_body(request, signed, first_token=False, tokens=len(request.start[0]) + 1)
-            return _call(plan.decode, request, body, id_suffix="-ahead")
+            return replace(_call(plan.decode, request, body, id_suffix="-ahead"), is_optional=True)
         return _call(plan.decode, request, decode_body(request.fields, signed))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
@@ -214,16 +214,12 @@ class Attempt:
 
     async def __aenter__(self) -> Outcome:
         plan, shared, request = self._plan, self._shared, self._request
-        alone = shared.local_call(plan, request) if isinstance(plan, LocalPlan) else None
-        self._end = plan.decode.begin(
-            request.prompt_bytes, new_bytes=plan.work_bytes if isinstance(plan, LocalPlan) else 0
-        )
         self._began_s = perf_counter()
         try:
             if isinstance(plan, LocalPlan):
-                assert alone is not None
-                self._outcome = await self._alone(plan, alone)
+                self._outcome = await self._alone(plan)
                 return self._outcome
+            self._end = plan.decode.begin(request.prompt_bytes)
             relay = self._relay if self._relay is not None and self._relay.begin(plan) else None
             params = prefill_params(plan, request, relay)
             is_optional = self._relay is None
@@ -235,7 +231,6 @@ class Attempt:
             # Counted at once: the next choice sees it.
             self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes, new_bytes=plan.work_bytes))
             decode = shared.decode_call(plan, request, params, is_ahead=is_optional)
-            decode = replace(decode, is_optional=is_optional)
             self._legs = [decode.leg, prefill.leg]
             self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
@@ -254,7 +249,9 @@ class Attempt:
             self._end_leg()
         self._shut(answered=answered)
 
-    async def _alone(self, plan: LocalPlan, call: LegRequest) -> Outcome:
+    async def _alone(self, plan: LocalPlan) -> Outcome:
+        call = self._shared.local_call(plan, self._request)  # estimated before it is counted
+        self._end = plan.decode.begin(self._request.prompt_bytes, new_bytes=plan.work_bytes)
         self._legs = [call.leg]
         if not is_on(self._request.fields, "stream") and (
             plan.decode.role == "decode" or (plan.reason == ON_PREFILL and not self._has_names)
