@@ -75,9 +75,12 @@ class FrontDoor:
         doors: ApiKeyAuth | None,
     ) -> None:
         """With `doors` all but health, metrics and documents need an API key; the admin API has a token of its own."""
-        data_routes, passed_routes = (self._guarded(each, doors) for each in (data, passed))
-        self._data = dict.fromkeys(DATA_ROUTES, data_routes) | {RESPONSES: self._guarded(responses, doors)}
-        self._passed = passed_routes
+
+        def guarded(app: RequestHandler) -> ASGIApp:
+            return doors.guard(app, app.label) if doors else app
+
+        self._data = dict.fromkeys(DATA_ROUTES, guarded(data)) | {RESPONSES: guarded(responses)}
+        self._passed = guarded(passed)
         self._models = doors.guard(api, lambda _: MODELS, ReadingAuthMiddleware) if doors else api
         self._api = api
 
@@ -92,10 +95,6 @@ class FrontDoor:
         else:
             app = self._models if scope["path"].startswith(MODELS) else self._api
         await app(scope, receive, send)
-
-    @staticmethod
-    def _guarded(app: RequestHandler, doors: ApiKeyAuth | None) -> ASGIApp:
-        return doors.guard(app, app.label) if doors else app
 
 
 def create_app(
@@ -185,13 +184,7 @@ def create_app(
     api.add_exception_handler(RequestValidationError, _invalid)
     failover = Failover(planner, attempts, retries, counted)
     shared = (config, admission, failover, telemetry, returns)
-    return FrontDoor(
-        RequestHandler(*shared),
-        Conversations(*shared, members=members, upstream=upstream),
-        PassThrough(*shared, members=members, upstream=upstream),
-        api,
-        doors,
-    )
+    return FrontDoor(RequestHandler(*shared), Conversations(*shared), PassThrough(*shared), api, doors)
 
 
 def _move_kv(

@@ -71,7 +71,7 @@ class AttemptRunner:
         self._move_timeout_s = config.proxy.stall_timeout_s  # for a prefill leg that has next to nothing to compute
         self._secret = secret
         self.upstream = upstream
-        self._members = members
+        self.members = members
         self._metrics = metrics
         self.cancels = cancels
         self.watch = watch
@@ -99,10 +99,9 @@ class AttemptRunner:
         sent = self.upstream.send(*call.request)
         outcome = await open_decode(sent, kept, on_tokens)
         if isinstance(outcome, DecodeFailed):
-            self._report(call, "decode", outcome.kind)
-            call.leg.end(outcome.kind)
+            self._end_failed(call, "decode", outcome.kind)
             return outcome
-        self._members.succeeded(call.node)
+        self.members.succeeded(call.node)
         if not isinstance(outcome, Opened):
             call.leg.end("refused")
         elif outcome.answer.is_stream:
@@ -126,10 +125,9 @@ class AttemptRunner:
         if moves and isinstance(outcome, PrefillFailed) and outcome.kind is FailureKind.TIMEOUT:
             outcome = PrefillFailed(FailureKind.BUSY, "it has no place for it, or its prefix cache has lost the KV")
         if not isinstance(outcome, PrefillDone):
-            self._report(call, "prefill", outcome.kind)
-            call.leg.end(outcome.kind)
+            self._end_failed(call, "prefill", outcome.kind)
             return outcome
-        self._members.succeeded(call.node)
+        self.members.succeeded(call.node)
         call.leg.end()
         call.node.times.answered.observe(outcome.answered_s - sent.at_s)
         if relay is None:
@@ -138,9 +136,10 @@ class AttemptRunner:
 
     def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
         self._metrics.leg_failed(role, kind)
-        self._members.report(node, kind)
+        self.members.report(node, kind)
 
-    def _report(self, call: LegRequest, role: str, kind: FailureKind) -> None:
+    def _end_failed(self, call: LegRequest, role: str, kind: FailureKind) -> None:
+        call.leg.end(kind)
         if call.is_optional and kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT):
             return  # the caller counts it; it says nothing of what the node does for clients
         is_unfetched = kind is FailureKind.STATUS and fetches_items(call.asked.fields)

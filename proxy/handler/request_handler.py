@@ -76,6 +76,7 @@ class RequestHandler:
         self._long_bodies = LongBodies()
         self._admission = admission
         self._failover = failover
+        self._attempts = failover.attempts
         self._returns = returns
         self._metrics = telemetry.metrics
         self._telemetry = telemetry

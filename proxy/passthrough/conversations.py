@@ -1,11 +1,8 @@
 """Serves `/v1/responses`: as the other data routes, but a request that goes on from a stored answer goes where that is."""
 
 import asyncio
-from typing import Any
 
 from baton.proxy.handler.request_handler import RequestHandler
-from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.response_owner import holder_of
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened
 from baton.proxy.planning.plans import alone
@@ -21,23 +18,17 @@ from baton.proxy.routing.router import choice_of
 class Conversations(RequestHandler):
     """The route."""
 
-    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream) -> None:
-        """`shared` are the arguments of an `RequestHandler`."""
-        super().__init__(*shared)
-        self._members = members
-        self._upstream = upstream
-
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         previous = previous_of(request)
         if previous is None:
             await super().serve(request, deadline, client)
             return
-        node = await holder_of(self._upstream, self._members.decode, previous, request.forwarded)
+        node = await holder_of(self._attempts.upstream, self._attempts.members.decode, previous, request.forwarded)
         plan = alone(choice_of(node, request.prompt_bytes), PREVIOUS)
         client.record.record_plan(plan)
         self._metrics.decided(plan)
         stream = Stream(request, resumes=False, relays=False)  # what it goes on from is on this node
-        async with self._failover.attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
+        async with self._attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
             if isinstance(outcome, Opened):
                 await relay(outcome, client, stream)
                 return

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs, quote
 
 import msgspec
@@ -21,7 +21,6 @@ from baton.proxy.http.upstream import Upstream
 from baton.proxy.http_server.cancel_scope import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.nodes.node import Node
-from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.choose import nodes_for
 from baton.proxy.passthrough.response_owner import holder_of
 from baton.proxy.passthrough.routes import Route, route_of
@@ -47,12 +46,6 @@ class Passed:
 class PassThrough(RequestHandler):
     """The same boundary and the same admission as the data routes have."""
 
-    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream) -> None:
-        """`shared` are the arguments of an `RequestHandler`."""
-        super().__init__(*shared)
-        self._members = members
-        self._upstream = upstream
-
     def label(self, scope: Scope) -> str:
         """Return the route, for metrics: as nodes name it, so that ids do not become series."""
         route = route_of(scope["method"], scope["path"])
@@ -76,9 +69,10 @@ class PassThrough(RequestHandler):
                     await self._try_each(nodes, passed, request, client, deadline)
 
     async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
+        members = self._attempts.members
         if route.response_id:
-            return [await holder_of(self._upstream, self._members.decode, route.response_id, passed.headers)]
-        return nodes_for(route.template, request.model, self._members.decode, self._members.prefill)[:_TRIES]
+            return [await holder_of(self._attempts.upstream, members.decode, route.response_id, passed.headers)]
+        return nodes_for(route.template, request.model, members.decode, members.prefill)[:_TRIES]
 
     async def _try_each(
         self,
@@ -97,7 +91,7 @@ class PassThrough(RequestHandler):
             traced = replace(passed, headers=passed.headers + leg.line)
             try:
                 with node.carrying(request.prompt_bytes):
-                    async with _asked(self._upstream, node, traced, left_s) as answer:
+                    async with _asked(self._attempts.upstream, node, traced, left_s) as answer:
                         if answer.is_stream and answer.status == 200:
                             return await _relay_stream(answer, client)
                         whole = await answer.read_all()
@@ -105,7 +99,7 @@ class PassThrough(RequestHandler):
                             head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(whole))]
                             return await client.answer(answer.status, head, whole)
             except UpstreamError as exc:
-                self._members.report(node, exc.kind)
+                self._attempts.members.report(node, exc.kind)
                 problem = str(exc)
                 leg.end(exc.kind)
             finally:
