@@ -36,7 +36,7 @@ class StartError(Exception):
 
 
 def run(config: BatonConfig) -> None:
-    """Serve until told to stop, in this process or in `proxy.workers` of them; `StartError`: that cannot be."""
+    """Serve until told to stop, in this process or `proxy.workers` of them; raise `StartError` if that cannot be."""
     try:
         secret, token_file = _secret(config), config.proxy.admin_token_file
         token = read_admin_token(token_file) if token_file is not None else None
