@@ -1,30 +1,24 @@
 """The workers on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and pipeline stages; and one with our runner."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from vllm import envs
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.v1.worker import cpu_worker
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from baton.model_runner.multi_host import MultiHostWorker
-from baton.model_runner.parent_death import end_with_parent
-from baton.model_runner.pipeline import choose, lane
-from baton.model_runner.reports import Reports
-from baton.model_runner.start_tokens import StartTokens
-from baton.model_runner.voids_first import VoidsFirst, refuse_v2
-from baton.model_runner.watched import Watched
+from baton.model_runner.pipeline import lane
+from baton.model_runner.runner.attribute_patch import in_place_of
+from baton.model_runner.runner.event_synced import EventSynced
+from baton.model_runner.worker import NodeWorker, TransferWorker
 
 
-class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, CPUWorker):
+class EngineWorker(NodeWorker, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        end_with_parent()
-        super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
         """Use no more threads than this process has cores, or as many as it was told to use.
@@ -35,7 +29,7 @@ class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, C
         torch.set_num_threads(compute_threads(os.environ, torch.get_num_threads(), len(os.sched_getaffinity(0))))
         ask_for_amx()
         super().init_device()
-        transfer = choose.transfer(os.environ)
+        transfer = lane.chosen_transfer(os.environ)
         self._count = lane.install(get_pp_group(), transfer, float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS))
 
     def pipeline_counts(self) -> dict[str, int]:
@@ -57,19 +51,32 @@ class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, C
         return result
 
 
-class Worker(EngineWorker):
-    """The same, with tokens by `TokenTransfer`."""
+class CpuRunner(EventSynced, CPUModelRunner):
+    """vLLM's V1 runner on a CPU, with tokens by `TokenTransfer`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Under asynchronous scheduling vLLM's runner makes such an event; its CPU runner replaces `torch.Event` only.
+        with in_place_of(torch.get_device_module("cuda"), "Event", _NoEvent):
+            super().__init__(*args, **kwargs)
+
+
+class _NoEvent:
+    """An event of a device that is never late, as vLLM's CPU runner has it."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.record: Callable[..., None] = lambda *_: None
+        self.synchronize: Callable[[], None] = lambda: None
+
+
+class Worker(TransferWorker, EngineWorker):
+    """The same with `CpuRunner`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        refuse_v2(self)
         ask_for_async_scheduling(self.vllm_config, os.environ)
 
     def init_device(self) -> None:
         """Make our runner where vLLM's code makes its own."""
-        from baton.model_runner.runner.attribute_patch import in_place_of
-        from baton.model_runner.runner.cpu import CpuRunner
-
         with in_place_of(cpu_worker, "CPUModelRunner", CpuRunner):
             super().init_device()
 

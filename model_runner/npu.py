@@ -1,46 +1,38 @@
 """The workers on an Ascend NPU: that of vllm-ascend, with its model runner or with ours."""
 
-from typing import Any
+from typing import Any, ClassVar
 
-from vllm_ascend.worker import worker as ascend_worker  # type: ignore[import-not-found,unused-ignore]  # absent elsewhere
+from vllm_ascend import utils  # type: ignore[import-not-found,unused-ignore]  # absent elsewhere
+from vllm_ascend.worker import model_runner_v1  # type: ignore[import-not-found,unused-ignore]
+from vllm_ascend.worker import worker as ascend_worker  # type: ignore[import-not-found,unused-ignore]
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner  # type: ignore[import-not-found,unused-ignore]
 from vllm_ascend.worker.worker import NPUWorker  # type: ignore[import-not-found,unused-ignore]
 
 from baton.model_runner.choose import refuse_ascend
-from baton.model_runner.multi_host import MultiHostWorker
-from baton.model_runner.parent_death import end_with_parent
-from baton.model_runner.reports import Reports
-from baton.model_runner.start_tokens import StartTokens
-from baton.model_runner.voids_first import VoidsFirst, refuse_v2
-from baton.model_runner.watched import Watched
+from baton.model_runner.runner.attribute_patch import in_place_of
+from baton.model_runner.runner.event_synced import ListsEventSynced
+from baton.model_runner.worker import NodeWorker, TransferWorker
 
 
-class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, NPUWorker):
+class EngineWorker(NodeWorker, NPUWorker):
     """vllm-ascend's worker for a Baton node, with its model runner, V1 or V2."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        refuse_ascend(vllm_config.additional_config, _device_name())
-        end_with_parent()
+        device = str(utils.get_ascend_device_type().name)  # what vllm-ascend was built for, such as `A3` or `_310P`
+        refuse_ascend(vllm_config.additional_config, device)
         super().__init__(vllm_config, *args, **kwargs)
 
 
-class Worker(EngineWorker):
-    """The same, with vllm-ascend's V1 runner and ids by `TokenTransfer`."""
+class NpuRunner(ListsEventSynced, NPUModelRunner):
+    """vllm-ascend's V1 runner, with ids by `TokenTransfer`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        refuse_v2(self)
+    output_module: ClassVar = model_runner_v1
+
+
+class Worker(TransferWorker, EngineWorker):
+    """The same with `NpuRunner`."""
 
     def init_device(self) -> None:
         """Make our runner where vllm-ascend's code makes its own."""
-        from baton.model_runner.runner.attribute_patch import in_place_of
-        from baton.model_runner.runner.npu import NpuRunner
-
         with in_place_of(ascend_worker, "NPUModelRunner", NpuRunner):
             super().init_device()
-
-
-def _device_name() -> str:
-    """Return vllm-ascend's name for what it was built for, such as `A3` or `_310P`."""
-    from vllm_ascend import utils  # type: ignore[import-not-found,unused-ignore]
-
-    return str(utils.get_ascend_device_type().name)

@@ -17,7 +17,6 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.vllm_compat.node_role import role_of
-from baton.model_runner.rewindable_generator import RewindableGenerator
 from baton.model_runner.runner.attribute_patch import in_place_of
 
 _DECODE = 1  # any number, in place of none
@@ -52,6 +51,39 @@ class StartTokens:
                 if isinstance(generator, RewindableGenerator):
                     generator.keep()
         return _noted(super().sample_tokens(*args, **kwargs))  # type: ignore[misc]
+
+
+class RewindableGenerator(torch.Generator):
+    """A generator on a CPU whose last draw can be taken back.
+
+    vLLM's V1 runner samples in every step of a prompt that comes in chunks, and takes back the draw of a seeded request
+    by its generator's offset. A CPU generator has none, so that vLLM ends its engine there ("CPU Generator does not use
+    offset", 0.28 to 0.33).
+    """
+
+    _kept: torch.Tensor
+
+    @classmethod
+    def like(cls, other: torch.Generator) -> "RewindableGenerator":
+        """Return one that draws what the other would."""
+        made = cls(device=other.device)
+        made.set_state(other.get_state())
+        made.keep()
+        return made
+
+    def keep(self) -> None:
+        """Remember where it is, before a step draws."""
+        self._kept = self.get_state()
+
+    def get_offset(self) -> int:
+        """Return a number; only its difference from what `set_offset` gets is of use."""
+        return 0
+
+    def set_offset(self, offset: int) -> torch.Generator:
+        """Take back the draws since `keep`."""
+        if offset >= 0:
+            raise ValueError("a CPU generator can only take back its last draw")
+        return self.set_state(self._kept)
 
 
 @AsyncModelRunnerOutput.register  # in place of a base class: later versions of vLLM have more abstract methods

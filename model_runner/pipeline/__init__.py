@@ -1,1 +1,1 @@
-"""How the stages of a pipeline hand their tensors on, on a CPU: `choose` first, then `lane`; docs/decisions/0024."""
+"""How the stages of a pipeline hand their tensors on, on a CPU: `lane` first; docs/decisions/0024."""

@@ -7,17 +7,20 @@ through shared memory and no handles. Only the answers are replaced here.
 
 import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import torch.distributed
 
-from baton.model_runner.pipeline.choose import Transfer
 from baton.model_runner.pipeline.handles import RECEIVING, SENDING, Handle, Posted, Tensors, told_as, wait_for
 from baton.model_runner.pipeline.receive_ahead import ReceiveAhead
 from baton.model_runner.pipeline.send_window import SendWindow
 
+VARIABLE: Final = "BATON_PIPELINE_TRANSFER"
+Transfer = Literal["async", "sync", "shm"]
+"""`async`: sent and received while a stage computes. `sync`: the same messages, each waited for at once; only a
+measurement wants it. `shm`: vLLM's own on a CPU, which spins on shared memory and needs both stages on one machine."""
 IDLE: Final = timedelta(days=365)  # a receive is posted ahead, however long the engine is idle then
 
 
@@ -28,6 +31,18 @@ class Counts(NamedTuple):
     send_handles: int = 0
     received: int = 0
     received_in_time: int = 0  # had arrived before they were used
+
+
+def chosen_transfer(environ: Mapping[str, str]) -> Transfer:
+    """Return what the environment asks for; `async` unless it says otherwise.
+
+    Raises:
+        ValueError: it names none.
+    """
+    asked = environ.get(VARIABLE) or "async"
+    if asked not in get_args(Transfer):
+        raise ValueError(f"{VARIABLE} is {asked!r}; it can be {', '.join(get_args(Transfer))}")
+    return cast("Transfer", asked)
 
 
 def install(group: Any, transfer: Transfer, step_timeout_s: float) -> Callable[[], Counts]:

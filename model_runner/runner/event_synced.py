@@ -17,9 +17,8 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 from baton.model_runner.runner.attribute_patch import in_place_of
 from baton.model_runner.runner.output import fields, outputs_through, with_logprobs
 from baton.model_runner.runner.piggybacked_copies import Companion, PiggybackedCopies
-from baton.model_runner.tokens import choose
 from baton.model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
-from baton.model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 
 OUTPUT = "AsyncGPUModelRunnerOutput"
 EVENTS = (
@@ -52,7 +51,7 @@ class OwnsTransfer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config))
+        self.token_transfer = transfer_for(self.device, sizes_of(self.vllm_config))
         self.token_transfer.start()
         self.companions = PiggybackedCopies(self.token_transfer)
         self._make_output = outputs_through(self.companions, AsyncGPUModelRunnerOutput)

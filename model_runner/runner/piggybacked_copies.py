@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from baton.model_runner.tokens.choose import Transfer
 from baton.model_runner.tokens.handles import Tensors
 from baton.model_runner.tokens.lanes import LaneEvent
+from baton.model_runner.tokens.transfer import Transfer
 
 
 class Companion:

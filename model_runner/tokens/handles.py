@@ -9,9 +9,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from baton.model_runner.tokens.errors import TokenTransferError
-
 Tensors = Mapping[str, torch.Tensor]
+
+
+class TokenTransferError(Exception):
+    """A step's tokens did not come."""
+
+
+class DeviceLostError(TokenTransferError):
+    """The device failed; no later step's tokens come either."""
 
 
 class Handle:

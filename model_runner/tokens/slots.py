@@ -11,7 +11,7 @@ from collections import deque
 
 import torch
 
-from baton.model_runner.tokens.errors import TokenTransferError
+from baton.model_runner.tokens.handles import TokenTransferError
 from baton.model_runner.tokens.lanes import StreamLane
 
 SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling

@@ -12,20 +12,41 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from baton.model_runner.tokens.counts import Counts
-from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
-from baton.model_runner.tokens.handles import Handle, Tensors
+from baton.kv_connector.telemetry.histogram import Histogram
+from baton.model_runner.tokens.handles import DeviceLostError, Handle, Tensors, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent, StreamLane
 from baton.model_runner.tokens.packing import Packing, Sizes, pack
 from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
 logger = logging.getLogger(__name__)
 
+SECONDS: Final = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _STOP_S = 5.0
+
+
+class Counts:
+    """Times and totals of one transfer, read by any thread, for the node's `/metrics`. Two readers that end their waits at the same instant may count as one."""
+
+    def __init__(self) -> None:
+        self.to_host_s = Histogram(SECONDS)  # from submit to tokens on the host
+        self.wait_s = Histogram(SECONDS)  # how long readers waited, those that did not have to included
+        self.submitted = 0
+        self.slot_waits = 0  # submits that found no free slot
+        self.grown = 0  # slots that had to be enlarged
+        self.slots_in_use_max = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "histograms": {"to_host_s": self.to_host_s.snapshot(), "wait_s": self.wait_s.snapshot()},
+            "submitted": self.submitted,
+            "slot_waits": self.slot_waits,
+            "grown": self.grown,
+            "slots_in_use_max": self.slots_in_use_max,
+        }
 
 
 class _Flight(NamedTuple):
@@ -181,3 +202,48 @@ class TokenTransfer:
                 if self._stopping:
                     return
             self.take()
+
+
+class Arrived:
+    """A handle whose tensors are there."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+
+    def result(self) -> Tensors:
+        return self.tensors
+
+    def synchronize(self) -> None:
+        """Return."""
+
+
+class HostTransfer:
+    """The same where the model computes on the host: nothing is late, so there is neither slot nor thread."""
+
+    slots = (0, 0)
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def start(self) -> None:
+        """Nothing is to be started."""
+
+    def stop(self) -> None:
+        """Nor stopped."""
+
+    def submit(self, tensors: Tensors) -> Arrived:
+        """Copy a step's tensors: they are the reader's, whatever the model does with its own."""
+        submitted_s = time.perf_counter()
+        handle = Arrived({name: tensor.clone() for name, tensor in tensors.items()})
+        self.counts.submitted += 1
+        self.counts.to_host_s.observe(time.perf_counter() - submitted_s)
+        return handle
+
+
+Transfer = TokenTransfer | HostTransfer
+
+
+def transfer_for(device: torch.device, sizes: Sizes) -> Transfer:
+    if device.type == "cpu":
+        return HostTransfer()
+    return TokenTransfer(StreamLane(device), sizes)

@@ -31,7 +31,7 @@ def plain_vllm(argv: Sequence[str]) -> None:
 
 def late_tokens_vllm(argv: Sequence[str]) -> None:
     """The same with our worker, whose tokens come late: through slots, events and a thread, as from a GPU."""
-    from baton.model_runner.tokens import choose
+    from baton.model_runner.runner import event_synced
     from baton.model_runner.tokens.packing import Sizes
     from baton.model_runner.tokens.transfer import TokenTransfer
     from tests.support.fake_device import FakeDevice
@@ -41,7 +41,7 @@ def late_tokens_vllm(argv: Sequence[str]) -> None:
         device = FakeDevice(seed=1)
         return TokenTransfer(FakeLane(device, device.stream()), sizes)
 
-    choose.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
+    event_synced.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
     plain_vllm([*argv, "--worker-cls", "baton.model_runner.cpu.Worker"])
 
 

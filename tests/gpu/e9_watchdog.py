@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from baton.model_runner.tokens.errors import DeviceLostError
+from baton.model_runner.tokens.handles import DeviceLostError
 from baton.model_runner.watchdog import EXIT_OVERDUE, Overdue, Watchdog, end_process
 from tests.gpu import rank
 from tests.gpu.device import Device

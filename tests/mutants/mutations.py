@@ -454,14 +454,10 @@ MUTATIONS: Final = [
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
     ),
     *_of(
-        "model_runner/tokens/host.py",
-        f"{UNIT}/model_runner/tokens",
-        ("tensor.clone() for name", "tensor for name"),
-    ),
-    *_of(
         "model_runner/tokens/transfer.py",
         f"{UNIT}/model_runner/tokens/test_transfer.py",
         ("_Flight(slot, packing, handle, sources, submitted_s)", "_Flight(slot, packing, handle, (), submitted_s)"),
+        ("tensor.clone() for name", "tensor for name"),
     ),
     *_of(
         "model_runner/tokens/slots.py",

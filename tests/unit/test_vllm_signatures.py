@@ -56,7 +56,7 @@ ORDER = [
     ("first runner", "bind_connector_metadata", "MODEL"),
     ("first runner", "MODEL", "wait_for_save"),
     ("first runner", "wait_for_save", "build_connector_worker_meta"),
-    # The other way round: `model_runner/voids_first.py` calls it first.
+    # The other way round: `VoidsFirst` (`model_runner/worker.py`) calls it first.
     ("second runner", "ZERO", "handle_preemptions"),
     ("second runner", "ZERO", "COPY_BLOCKS"),
     ("second runner", "handle_preemptions", "bind_connector_metadata"),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from baton.model_runner.metrics import families
-from baton.model_runner.tokens.host import HostTransfer
+from baton.model_runner.tokens.transfer import HostTransfer
 
 
 def test_a_report_becomes_series() -> None:

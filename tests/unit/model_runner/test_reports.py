@@ -13,7 +13,7 @@ from baton.model_runner import reports
 from baton.model_runner.audit import SyncAudit
 from baton.model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
 from baton.model_runner.reports import Reports
-from baton.model_runner.tokens.host import HostTransfer
+from baton.model_runner.tokens.transfer import HostTransfer
 
 
 class Base:

@@ -12,8 +12,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.model_runner import start_tokens
-from baton.model_runner.rewindable_generator import RewindableGenerator
-from baton.model_runner.start_tokens import NotedOutput, StartTokens, advance
+from baton.model_runner.start_tokens import NotedOutput, RewindableGenerator, StartTokens, advance
 
 VOCABULARY = 50
 

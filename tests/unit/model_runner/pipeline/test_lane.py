@@ -1,11 +1,12 @@
-"""A group of stages whose messages are waited for at once."""
+"""Which way the tensors of a stage travel, and a group of stages whose messages are waited for at once."""
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
-from baton.model_runner.pipeline.lane import _wait_at_once
+from baton.model_runner.pipeline.lane import VARIABLE, _wait_at_once, chosen_transfer
 
 
 class Handle:
@@ -35,3 +36,18 @@ def test_a_message_that_is_waited_for_at_once_is_whole() -> None:
     assert group.isend_tensor_dict(tensors) == []
     assert group.irecv_tensor_dict() == (tensors, [], [])
     assert log == ["sent", "came", "gathered"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [({}, "async"), ({VARIABLE: ""}, "async"), ({VARIABLE: "sync"}, "sync"), ({VARIABLE: "shm"}, "shm")],
+)
+def test_asynchronous_unless_the_environment_says_otherwise(environ: dict[str, str], expected: str) -> None:
+    """The user need not ask for it; the others are there to be compared with."""
+    assert chosen_transfer(environ) == expected
+
+
+def test_an_unknown_way_stops_the_worker_with_its_name() -> None:
+    """A slip of the pen must not choose for the user."""
+    with pytest.raises(ValueError, match=r"BATON_PIPELINE_TRANSFER is 'asynch'; it can be async, sync, shm"):
+        chosen_transfer({VARIABLE: "asynch"})

@@ -7,7 +7,7 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from baton.model_runner.runner.cuda import CudaRunner
+from baton.model_runner.cuda import CudaRunner
 from baton.model_runner.runner.event_synced import ListsEventSynced
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.packing import Sizes

@@ -10,9 +10,9 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
+from baton.model_runner.runner import event_synced
 from baton.model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
 from baton.model_runner.runner.piggybacked_copies import Companion
-from baton.model_runner.tokens import choose
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -63,7 +63,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return TokenTransfer(FakeLane(device, device.stream()), sizes)
 
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(choose, "transfer_for", transfer_for)
+    monkeypatch.setattr(event_synced, "transfer_for", transfer_for)
     made: Any = Runner(config_of())
     made.asked = asked
     yield made

@@ -10,11 +10,11 @@ import torch
 from vllm.v1.spec_decode.ngram_proposer_gpu import copy_num_valid_draft_tokens, update_scheduler_for_invalid_drafts
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from baton.model_runner.runner.cuda import CudaRunner
+from baton.model_runner.cuda import CudaRunner
 from baton.model_runner.runner.event_synced import EVENTS
 from baton.model_runner.runner.output import outputs_through
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
-from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
+from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import DeviceError, FakeDevice, Run

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from baton.model_runner.tokens.choose import transfer_for
-from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
+from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import Sizes
-from baton.model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
 

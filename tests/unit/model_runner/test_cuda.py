@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from baton.model_runner.model_stream import ModelStream
+from baton.model_runner.cuda import ModelStream
 from tests.support.late_device import LateDevice, LateTorch
 from tests.support.virtual_host import RealHost
 

@@ -1,5 +1,9 @@
-"""The order of hooks on vLLM's V2 runner: its own code, on fakes, under its own worker's call and under ours."""
+"""The order of hooks on vLLM's V2 runner: its own code, on fakes, under its own worker's call and under ours; and whom a worker outlives."""
 
+import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +17,9 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from baton.kv_connector.vllm_compat.runner_order import VOIDS_FIRST
 from baton.model_runner.choose import WorkerRefusedError
-from baton.model_runner.voids_first import VoidsFirst, refuse_v2
+from baton.model_runner.worker import TransferWorker, VoidsFirst
+from tests.support.processes import alive
+from tests.support.waiting import eventually
 
 MADE_ONCE = ("register_kv_caches", "set_host_xfer_buffer_ops")
 REPORTED = (  # what vLLM collects at the end of a step, in whatever order
@@ -140,9 +146,41 @@ def test_the_connector_asks_for_what_the_worker_says() -> None:
 
 def test_a_worker_with_token_transfer_is_no_v2_runner_s(log: Log) -> None:
     """It would run without, under its name."""
-    worker = Ours(log)
-    with pytest.raises(WorkerRefusedError, match=r"Ours brings sampled tokens .* VLLM_USE_V2_MODEL_RUNNER=0"):
-        refuse_v2(worker)
 
-    worker.use_v2_model_runner = False
-    refuse_v2(worker)
+    class Worker(TransferWorker, Theirs):
+        pass
+
+    with pytest.raises(WorkerRefusedError, match=r"Worker brings sampled tokens .* VLLM_USE_V2_MODEL_RUNNER=0"):
+        Worker(log)
+
+    Worker.use_v2_model_runner = False
+    Worker(log)
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", '''
+import time
+from baton.model_runner.worker import end_with_parent
+end_with_parent()
+print("tied", flush=True)
+time.sleep(60)
+'''], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_dies_with_the_process_that_started_it() -> None:
+    """An engine that outlives a killed API server would keep its ports and look alive to its peers."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        worker = int(parent.stdout.readline())
+    assert alive(worker)
+
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+
+    eventually(lambda: not alive(worker))
