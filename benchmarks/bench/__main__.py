@@ -11,10 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
 from baton.loadtest.run.environment import environment, now
-from benchmarks import harness
+from benchmarks import bench_model, harness
 from benchmarks.bench import report
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
 from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams

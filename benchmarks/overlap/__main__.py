@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final, get_args, get_type_hints
 
 from baton.contracts.configuration.schema import TransferConfig
-from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
-from benchmarks import harness
+from benchmarks import bench_model, harness
 from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.rig import put_up

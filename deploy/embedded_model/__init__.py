@@ -4,9 +4,7 @@ Its pieces, in the order in which they are made:
 
 - `town.py`, `corpus.py`: the text, the log and the kitchen of a made-up harbour town;
 - `tokenizer.py`: a byte-level BPE of 1,024 tokens and the chat template;
-- `train.py`: memorises the text with a small grouped-query decoder and writes `weights/`;
-- `prompts.py`: 200 listed prompts of 1 to 3,500 tokens;
-- `bench_model.py`: a larger random model with the same tokenizer, written on demand and never committed.
+- `train.py`: memorises the text with a small grouped-query decoder and writes `weights/`.
 
 The model knows its text by heart, so that greedy decoding has a clear winner at nearly every token: two servers
 that compute the same KV cache give the same text, and rounding alone does not flip a token.

@@ -8,18 +8,27 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.embedded_model import tokenizer as tokens
-from baton.deploy.embedded_model.model import Shape, new_decoder, write
+from baton.deploy.embedded_model.corpus import BEGIN, END
 
-SHAPE = Shape(layers=8, hidden=128, mlp=320, query_heads=4, kv_heads=2, context_tokens=tokens.CONTEXT_TOKENS)
+SHAPE = {  # in the words of `Qwen2Config`
+    "num_hidden_layers": 8,
+    "hidden_size": 128,
+    "intermediate_size": 320,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": tokens.CONTEXT_TOKENS,
+}
 SEED = 20
 THREADS = 2
 PEAK_LEARNING_RATE = 3e-3
@@ -39,6 +48,23 @@ STAGES = (
     Stage(100, ((4, 1024), (16, 256))),
     Stage(80, ((1, 4096), (16, 256))),
 )
+
+
+def new_decoder(shape: Mapping[str, int], tokenizer: Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
+    """Make a Qwen2 of this shape, with tied embeddings and random weights."""
+    torch.manual_seed(seed)
+    begin, end, padding = (tokenizer.token_to_id(token) for token in (BEGIN, END, tokens.PADDING))
+    config = Qwen2Config(
+        vocab_size=tokens.VOCABULARY_SIZE, bos_token_id=begin, eos_token_id=end, tie_word_embeddings=True, **shape
+    )
+    decoder = Qwen2ForCausalLM(config)
+    decoder.generation_config = GenerationConfig(bos_token_id=begin, eos_token_id=end, pad_token_id=padding)
+    return decoder
+
+
+def write(decoder: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
+    decoder.bfloat16().save_pretrained(directory)
+    tokens.write(tokenizer, directory, decoder.config.max_position_embeddings)
 
 
 def window(documents: list[list[int]], length: int, rng: random.Random) -> list[int]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from baton.deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import body_for
 from tests.matrix import media
 from tests.matrix.media import Question
+from tests.support.listed_prompts import prompts as listed_prompts
 
 BLOCK_TOKENS = 32
 BLOCK_BYTES = 128 << 10  # of the embedded model in float32: 8 layers × 2 × 2 heads × 32 values × 32 tokens × 4 B

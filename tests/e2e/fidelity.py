@@ -21,9 +21,9 @@ from pathlib import Path
 import httpx
 
 from baton.contracts.http import DISAGGREGATED
-from baton.deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import Answer, complete, difference, worst_logprob
 from tests.e2e.stack import FLOAT32, Stack, running_stack
+from tests.support.listed_prompts import prompts as listed_prompts
 
 AT_ONCE = (1, 16)
 CHUNKS_TOKENS = (4096, 256)

@@ -1,20 +1,21 @@
-"""The embedded model as committed: small enough, shaped as the tests need it, and listed prompts that stay put."""
+"""The embedded model as committed: small enough, shaped as the tests need it, and the listed prompts that go with it."""
 
 import json
 from typing import Any
 
 import jinja2
 
-from baton.deploy.embedded_model import WEIGHTS, corpus, prompts, tokenizer
+from baton.deploy.embedded_model import WEIGHTS, corpus, tokenizer
+from tests.support import listed_prompts
 
 BF16_BYTES = 2
 
 
 def test_200_distinct_prompts_span_1_to_3500_tokens_and_every_magnitude() -> None:
     """Distinct ones keep a stale block from passing for the right one; each with its continuation fits the context."""
-    lengths = [len(ids) for ids in prompts.prompts()]
+    lengths = [len(ids) for ids in listed_prompts.prompts()]
 
-    assert len({tuple(ids) for ids in prompts.prompts()}) == 200
+    assert len({tuple(ids) for ids in listed_prompts.prompts()}) == 200
     assert (min(lengths), max(lengths)) == (1, 3500)
     assert max(lengths) + 24 <= tokenizer.CONTEXT_TOKENS
     assert all(sum(low <= length < 10 * low for length in lengths) >= 20 for low in (1, 10, 100, 1000))
@@ -25,9 +26,9 @@ def test_the_tokenizer_belongs_to_the_corpus() -> None:
 
     A client may send a prompt as text or as tokens, and means the same request.
     """
-    encoded = tokenizer.load().encode_batch(prompts.texts())
+    encoded = tokenizer.load().encode_batch(listed_prompts.texts())
 
-    assert [encoding.ids for encoding in encoded] == prompts.prompts()
+    assert [encoding.ids for encoding in encoded] == listed_prompts.prompts()
     assert tokenizer.build().get_vocab() == tokenizer.load().get_vocab()
 
 

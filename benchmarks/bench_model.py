@@ -8,24 +8,30 @@ committed.
 
 import json
 import shutil
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from baton.deploy.embedded_model import tokenizer as tokens
-from baton.deploy.embedded_model.model import Shape, new_decoder, write
+from baton.deploy.embedded_model.train import new_decoder, write
 
-SHAPE = Shape(layers=8, hidden=256, mlp=1024, query_heads=8, kv_heads=4, context_tokens=8192)
+SHAPE = {
+    "num_hidden_layers": 8,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+}
 SEED = 20
 RECIPE = "recipe.json"
 
 
-def ensure(directory: Path, *, mlp: int = SHAPE.mlp) -> None:
+def ensure(directory: Path, *, mlp: int = SHAPE["intermediate_size"]) -> None:
     """Write the model unless it is there already. `mlp`: width of the MLP.
 
     It is built next to `directory` and moved in place whole: a directory with this recipe is complete.
     """
-    shape = replace(SHAPE, mlp=mlp)
-    recipe = json.dumps({"seed": SEED, **asdict(shape)}, indent=2) + "\n"
+    shape = SHAPE | {"intermediate_size": mlp}
+    recipe = json.dumps({"seed": SEED, **shape}, indent=2) + "\n"
     if (directory / RECIPE).is_file() and (directory / RECIPE).read_text() == recipe:
         return
     partial = directory.with_name(directory.name + ".partial")

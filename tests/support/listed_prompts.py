@@ -1,6 +1,6 @@
-"""The 200 listed prompts: what parity checks send, from 1 to 3,500 tokens.
+"""200 prompts for the embedded model: what parity checks send, from 1 to 3,500 tokens.
 
-`prompts.json` lists them as `[document, start, tokens]` spans of the tokenised corpus, shortest first; each is followed
+`listed_prompts.json` lists them as `[document, start, tokens]` spans of the tokenised corpus, shortest first; each is followed
 by 24 tokens of its document or more. Their text form encodes to the same ids, so that either form may be sent. Nothing
 here needs torch.
 """
@@ -13,7 +13,7 @@ from baton.deploy.embedded_model import tokenizer
 
 
 def prompts() -> list[list[int]]:
-    spans = json.loads((Path(__file__).parent / "prompts.json").read_text())
+    spans = json.loads(Path(__file__).with_suffix(".json").read_text())
     return [list(_documents()[document][start : start + tokens]) for document, start, tokens in spans]
 
 
