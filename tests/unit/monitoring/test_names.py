@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from baton.deploy.prometheus_rule import RULES
 from tests.support.dashboards import expressions
 from tests.support.kubernetes.render import named, render
 from tests.support.metric_names import problems, series
+from tests.support.monitoring_files import RULES
 
 ROOT = Path(__file__).parents[3]
 ADAPTER = ROOT / "deploy" / "monitoring" / "prometheus-adapter" / "rules.yaml"

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import yaml
 
-from baton.deploy.prometheus_rule import RULES
 from tests.support.compose import FOLDER, compose_files
+from tests.support.monitoring_files import RULES
 from tests.support.promtool import complaints, said
 
 ROOT: Final = Path(__file__).parents[3]
