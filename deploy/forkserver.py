@@ -3,7 +3,7 @@
 `ForkServer` is the controlling side. `zygote.py` runs in a process of its own, where it imports and forks. They speak
 JSON lines over a socket:
 
-    → {"op": "spawn", "id", "target", "kwargs", "env", "log", "cpus", "netns"}
+    → {"op": "spawn", "id", "target", "kwargs", "env", "log", "cpus"}
     → {"op": "signal", "id", "pid", "signal", "group"}
     ← {"op": "ready"}   {"op": "spawned", "id", "pid"}   {"op": "refused", "id", "reason"}
     ← {"op": "signalled", "id"}   {"op": "exited", "pid", "returncode"}
@@ -135,17 +135,16 @@ class ForkServer:
         env: Mapping[str, str | None] | None = None,
         log: Path | None = None,
         cpus: Sequence[int] = (),
-        netns: str = "",
     ) -> Child:
         """Fork a process that calls `target(**kwargs)`, a `"package.module:function"`, and exits with what it returns.
 
         `env` changes the zygote's environment (None removes a variable), the output is appended to `log`; the process
-        is pinned to `cpus` and enters the network namespace `netns`, if these are not empty. Raises `ForkServerError`.
+        is pinned to `cpus`, if there are any. Raises `ForkServerError`.
         """
         self.wait_ready()
         reply = self._ask(
             {"op": "spawn", "target": target, "kwargs": dict(kwargs or {}), "env": dict(env or {})}
-            | {"log": str(log) if log else None, "cpus": list(cpus), "netns": netns}
+            | {"log": str(log) if log else None, "cpus": list(cpus)}
         )
         if reply["op"] == "refused":
             raise ForkServerError(f"cannot fork: {reply['reason']}")

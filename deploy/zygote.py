@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
-CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -172,8 +171,6 @@ def _set_up(request: Mapping[str, Any]) -> None:
     tempfile.tempdir = None  # the zygote's answer; TMPDIR may be another now
     if request["cpus"]:
         _pin(request["cpus"])
-    if request["netns"]:
-        _enter_network(request["netns"])
 
 
 def _redirect(log: str | None) -> None:
@@ -192,15 +189,6 @@ def _pin(cpus: list[int]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:  # OpenMP counted the cores when it was loaded, in the zygote
         torch.set_num_threads(len(cpus))
-
-
-def _enter_network(name: str) -> None:
-    fd = os.open(f"/var/run/netns/{name}", os.O_RDONLY)
-    try:
-        if _libc.setns(fd, CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter network namespace {name!r}")
-    finally:
-        os.close(fd)
 
 
 def _prctl(option: int, value: int) -> None:

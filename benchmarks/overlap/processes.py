@@ -18,6 +18,7 @@ from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks import usage
 from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError
+from benchmarks.netns import target_in
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 
 START_TIMEOUT_S: Final = 90.0
@@ -66,8 +67,9 @@ class Processes:
         assert name not in self._children, name
         cpus = (place.core,) if place.pinned else ()
         self._cores[name] = place.core
+        target, kwargs = target_in(place.netns, target, kwargs)
         self._children[name] = self._forkserver.spawn(
-            target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus, netns=place.netns
+            target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus
         )
 
     async def serve(

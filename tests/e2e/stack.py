@@ -18,6 +18,7 @@ from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 from baton.node.startup.flags import ranks_of
+from benchmarks.netns import target_in
 from benchmarks.usage import descendants
 from tests.e2e.valve import Valve
 from tests.support.ports import free_port
@@ -54,14 +55,8 @@ class Server:
 
     def spawn(self) -> None:
         """Start the process, without waiting for it to serve."""
-        self.child = self.forkserver.spawn(
-            self.target,
-            kwargs={"argv": self.argv} | self.kwargs,
-            log=self.log,
-            cpus=self.cpus,
-            env=self.env,
-            netns=self.netns,
-        )
+        target, kwargs = target_in(self.netns, self.target, {"argv": self.argv} | self.kwargs)
+        self.child = self.forkserver.spawn(target, kwargs=kwargs, log=self.log, cpus=self.cpus, env=self.env)
 
     def wait_ready(self) -> None:
         """Wait until it serves; a proxy, for a moment longer, until it knows that its nodes do: it is ready with one of them."""

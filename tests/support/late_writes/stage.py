@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.deploy.forkserver import Child, ForkServer
+from benchmarks.netns import target_in
 from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network
 
 PATIENCE_S = 40.0
@@ -105,13 +106,11 @@ class Stage:
         return sum(int(line.split()[4].partition(":")[0], 16) for line in table.splitlines()[1:])
 
     def _spawn(self, name: str, netns: str, **kwargs: Any) -> Child:
-        child = self._forkserver.spawn(
-            f"tests.support.late_writes.{name}:main",
-            kwargs={"folder": str(self._folder), **kwargs},
-            env={"MC_TCP_BIND_ADDRESS": kwargs["host"]},
-            log=self._folder / f"{name}.log",
-            netns=netns,
+        target, given = target_in(
+            netns, f"tests.support.late_writes.{name}:main", {"folder": str(self._folder), **kwargs}
         )
+        env, log = {"MC_TCP_BIND_ADDRESS": kwargs["host"]}, self._folder / f"{name}.log"
+        child = self._forkserver.spawn(target, kwargs=given, env=env, log=log)
         self._children.append(child)
         return child
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from baton.deploy.forkserver import Child, ForkServer, ForkServerError
+from benchmarks.netns import target_in
 from tests.support.processes import alive
 from tests.support.waiting import eventually
 
@@ -139,7 +140,9 @@ def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp
     """The child does not run in the wrong network instead."""
     log = tmp_path / "child.log"
 
-    child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 0}, log=log, netns="no-such-network")
+    target, kwargs = target_in("no-such-network", f"{TARGETS}:leave", {"code": 0})
+
+    child = server.spawn(target, kwargs=kwargs, log=log)
 
     assert child.wait(10) == 1
     assert "no-such-network" in log.read_text()
