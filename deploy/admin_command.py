@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,10 +29,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     options = command_line().parse_args(argv)
     try:
         proxy = load({}, os.environ, choose_file(options.config)).config.proxy
-        token_file = options.token_file or proxy.admin_token_file
-        if token_file is None:
-            raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
-        headers = {"Authorization": f"Bearer {Path(token_file).read_text().strip()}"}
+        headers = authorization(options.token_file or proxy.admin_token_file)
     except (AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
@@ -84,13 +82,15 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
+def authorization(token_file: Path | None) -> dict[str, str]:
+    if token_file is None:
+        raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
+    return {"Authorization": f"Bearer {token_file.read_text(encoding='utf-8').strip()}"}
+
+
 def verification(*, named: bool, ca_file: str | None) -> Any:
     """Verify what was named; this machine's own proxy has a certificate for another name than loopback's."""
-    if ca_file is None:
-        return named
-    import ssl
-
-    return ssl.create_default_context(cafile=ca_file)
+    return named if ca_file is None else ssl.create_default_context(cafile=ca_file)
 
 
 def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:
@@ -102,10 +102,14 @@ def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:
     except ValueError as exc:
         raise AdminError(f"{client.base_url} is no Baton proxy: its answer is not JSON") from exc
     if response.is_error:
-        error = content.get("error") if isinstance(content, dict) else None
-        message = error.get("message") if isinstance(error, dict) else None
-        raise AdminError(message or f"{client.base_url}{path} answers {response.status_code}")
+        raise AdminError(message_of(content) or f"{client.base_url}{path} answers {response.status_code}")
     return content
+
+
+def message_of(content: Any) -> str:
+    """Return what an error's body says, "" if it is no proxy's."""
+    error = content.get("error") if isinstance(content, dict) else None
+    return str(error.get("message") or "") if isinstance(error, dict) else ""
 
 
 def _print_table(nodes: Sequence[dict[str, Any]]) -> None:

@@ -21,8 +21,6 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "doctor": ("baton.deploy.doctor.command", "find what is wrong with a machine or a deployment"),
     "config": ("baton.deploy.config_command", "check the configuration, or print its reference"),
 }
-EXIT_USAGE = words.EXIT_USAGE
-EXIT_INTERRUPTED = words.EXIT_INTERRUPTED
 EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 

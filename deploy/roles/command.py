@@ -16,7 +16,7 @@ from yarl import URL
 from baton.contracts.configuration.load import HINTS, ConfigError, choose_file, flag_name, load
 from baton.contracts.configuration.schema import RolesConfig
 from baton.contracts.configuration.show import meanings
-from baton.deploy.admin_command import verification
+from baton.deploy.admin_command import AdminError, authorization, message_of, verification
 from baton.deploy.own_url import own_url
 from baton.deploy.roles.decision import Change, Decider
 from baton.deploy.roles.fleet import Order, RolesError, SilentError, check_whole, differences, members_of, unchanged_s
@@ -52,11 +52,7 @@ class Controller:
         self._problem = ""
 
     def check_load(self) -> None:
-        """Order what is to be ordered now; a look that fails orders nothing.
-
-        Raises:
-            TokenError: no look can succeed.
-        """
+        """Order what is to be ordered now; a look that fails orders nothing. Raises `TokenError`: none can succeed."""
         try:
             self._check_load()
             problem = ""
@@ -116,7 +112,7 @@ class Controller:
         if response.status_code in _UNAUTHORISED:
             raise TokenError(f"{proxy} does not take the admin token, or has none: {response.status_code}")
         if response.is_error:
-            raise RefusedError(f"{proxy} answers {response.status_code}: {_message(content)}")
+            raise RefusedError(f"{proxy} answers {response.status_code}: {message_of(content)}")
         return content
 
 
@@ -141,13 +137,10 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     options = command_line().parse_args(argv)
     try:
         config = load(overrides(options), os.environ, choose_file(options.file)).config
-        token_file = options.token_file or config.proxy.admin_token_file
-        if token_file is None:
-            raise RolesError("set proxy.admin_token_file, or name the file with --token-file")
-        headers = {"authorization": f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"}
+        headers = authorization(options.token_file or config.proxy.admin_token_file)
         if wrong := [url for url in config.roles.proxies if not _is_proxy(url)]:
             raise RolesError(f"{wrong[0]!r} is neither of the form http://host:port nor {SCHEME}://name:port")
-    except (RolesError, ConfigError, OSError, UnicodeDecodeError) as exc:
+    except (RolesError, AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
         print(f"baton roles: {exc}", file=sys.stderr)
         return EXIT_REFUSED
     configure(config.proxy.log_level, config.proxy.log_format)
@@ -186,11 +179,6 @@ def overrides(options: argparse.Namespace) -> Mapping[str, str]:
 
 def _is_proxy(url: str) -> bool:
     return is_base_url(url) or (url.startswith(f"{SCHEME}://") and URL(url).port is not None)
-
-
-def _message(content: Any) -> str:
-    error = content.get("error") if isinstance(content, dict) else None
-    return str(error.get("message", "")) if isinstance(error, dict) else ""
 
 
 def _reasons(change: Change) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from baton.deploy import cli
+from baton.loadtest import words
 
 
 @pytest.mark.parametrize(("argv", "status"), [([], 2), (["frobnicate"], 2), (["--help"], 0)])
@@ -52,7 +53,7 @@ def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(importlib, "import_module", interrupted)
-    assert cli.main(["serve"]) == cli.EXIT_INTERRUPTED
+    assert cli.main(["serve"]) == words.EXIT_INTERRUPTED
 
 
 def test_config_check_prints_values_and_origins_but_no_secret(
