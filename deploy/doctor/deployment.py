@@ -27,6 +27,11 @@ from baton.deploy.doctor.report import Examination
 TIMEOUT_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 30.0  # of whatever the node tries, but for a push
 PUSH_TIMEOUT_S: Final = 90.0  # besides its pause
+RECEIVE_S: Final = 120.0  # likewise, of a trial
+READY: Final = "/ready"
+# What keeps the proxy from using a node, seen from here.
+UNUSED: Final = ("node-unreachable", "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
+ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 _T = TypeVar("_T")
 
 
@@ -127,13 +132,6 @@ def _reason(answer: httpx.Response) -> str:
         return str(answer.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return f"status {answer.status_code}"
-
-
-READY: Final = "/ready"
-# What keeps the proxy from using a node, seen from here.
-UNUSED: Final = ("node-unreachable", "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
-RECEIVE_S: Final = 120.0  # besides the pause of a trial
-ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,9 @@ DIFFERENCES: Final[Mapping[str, str]] = {  # field of the fingerprint → findin
 MIN_OPEN_FILES: Final = 8192
 RDMA: Final = "rdma"
 COMPARED: Final = ("baton", "vllm", "mooncake")  # that should be the same on all nodes
+BITS: Final = 8
+MEGA: Final = 1e6
+FAR_BELOW: Final = 0.25  # of the best pair's bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,29 +155,21 @@ def _diagnose_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Fi
         return
     if prefill.machine.name == decode.machine.name:
         return  # loopback means the same to both
-    for address in control_addresses(prefill.info):
-        if _is_loopback(address.removeprefix("tcp://").rpartition(":")[0]):
-            what = f"the prefill node announces {address}, which on the decode node's machine is that machine itself"
+    for own, other, addresses in (
+        ("prefill", "decode", control_addresses(prefill.info)),
+        ("decode", "prefill", decode.engines),
+    ):
+        if announced := next(filter(_is_loopback, addresses), ""):
+            what = f"the {own} node announces {announced}, which on the {other} node's machine is that machine itself"
             yield Finding(code="loopback-advertised", where=where, what=what)
-            break
-    for session in decode.engines:
-        if _is_loopback(session.rpartition(":")[0]):
-            what = f"the decode node announces {session}, which on the prefill node's machine is that machine itself"
-            yield Finding(code="loopback-advertised", where=where, what=what)
-            break
 
 
-def _is_loopback(host: str) -> bool:
-    name = host.strip("[]")
+def _is_loopback(address: str) -> bool:
+    name = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name == "localhost"
-
-
-BITS: Final = 8
-MEGA: Final = 1e6
-FAR_BELOW: Final = 0.25  # of the best pair's bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
