@@ -42,13 +42,11 @@ class SyncAudit:
             self._watched.depth = before
 
     def note(self, site: str) -> None:
-        """Count one, if this thread is watched."""
         if getattr(self._watched, "depth", 0):
             self._sites[site] += 1
 
     def snapshot(self) -> dict[str, int]:
-        """Return how often each line has waited."""
-        return dict(self._sites)
+        return dict(self._sites)  # by line
 
     def stop(self) -> None:
         """Give the process back what was replaced for it. Idempotent."""

@@ -34,7 +34,6 @@ class MultiHostWorker:
         self._tie = connect_ranks(self.vllm_config)
 
     def shutdown(self) -> None:
-        """Take leave of the others, then stop the worker."""
         if self._tie is not None:
             self._tie.close()
         super().shutdown()  # type: ignore[misc]

@@ -49,11 +49,7 @@ class RankMonitor:
         self._watch: _Watch | None = None
 
     def wait_for(self, ranks: set[int], lost: Lost, timeout_s: float = JOIN_S) -> None:
-        """Wait until these ranks have connected, then watch them.
-
-        Raises:
-            ConnectorError: some did not come, or could not prove themselves.
-        """
+        """Wait for these ranks, then watch them. Raises `ConnectorError`: some did not come, or prove themselves."""
         deadline = time.monotonic() + timeout_s
         with self._listening:
             while missing := ranks - set(self._ends):
@@ -105,11 +101,7 @@ class RankLink:
     """The end of a rank on another host."""
 
     def __init__(self, address: tuple[str, int], secret: ClusterSecret, index: int, lost: Lost) -> None:
-        """Connect to the hub, then watch it.
-
-        Raises:
-            ConnectorError: it is not reached, or one of us holds another secret.
-        """
+        """Connect to the hub, then watch it. Raises `ConnectorError`: it is not reached, or holds another secret."""
         self._socket = _connect(address, secret, index)
         _keep_alive(self._socket)
         self._watch = _Watch({self._socket: "the node's first rank"}, lost)

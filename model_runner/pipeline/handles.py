@@ -48,10 +48,7 @@ def wait_for(handles: Iterable[Handle], timeout_s: float, what: str) -> None:
     """Wait until every handle is done, once: gloo's second wait for the same message never returns.
 
     vLLM's handle of a message's head takes no timeout. It is waited for last: when the tensors have arrived, so has it.
-
-    Raises:
-        PipelineError: the neighbour has ended, or did not take part within `timeout_s`. gloo then closes the
-            connection.
+    Raises `PipelineError`: the neighbour has ended, or took no part for `timeout_s`; gloo then closes the connection.
     """
     timeout = timedelta(seconds=timeout_s)
     with told_as(what):

@@ -34,11 +34,7 @@ class Counts(NamedTuple):
 
 
 def chosen_transfer(environ: Mapping[str, str]) -> Transfer:
-    """Return what the environment asks for; `async` unless it says otherwise.
-
-    Raises:
-        ValueError: it names none.
-    """
+    """Return what the environment asks for, `async` if nothing. Raises `ValueError`: there is no such way."""
     asked = environ.get(VARIABLE) or "async"
     if asked not in get_args(Transfer):
         raise ValueError(f"{VARIABLE} is {asked!r}; it can be {', '.join(get_args(Transfer))}")

@@ -44,13 +44,9 @@ class ReceiveAhead:
         self.in_time = 0  # of those taken: had arrived before they were used
 
     def receive(self, **how: Any) -> Posted:
-        """Ask for the next message, at once; `how` is the same each time, since the message may be here already.
+        """Ask for the next message, at once. Its dictionary is filled by the thread that waits for its one handle.
 
-        Returns:
-            A dictionary that is filled when its one handle is waited for, by the thread that asks.
-
-        Raises:
-            PipelineError: the messages before were received in another way.
+        Raises `PipelineError`: `how` is another than before, although the message may be here already.
         """
         if self._thread is None:
             self._how = how
@@ -63,11 +59,7 @@ class ReceiveAhead:
         return Posted(tensors, [_FirstUse(self, tensors)], [])
 
     def take(self) -> _Message:
-        """Wait for the next message.
-
-        Raises:
-            PipelineError: the stage before is gone, or sent nothing for `timeout_s`.
-        """
+        """Wait for the next message. Raises `PipelineError`: the stage before is gone, or silent for `timeout_s`."""
         if self._failure is None:
             self.in_time += not self._arrived.empty()
             try:

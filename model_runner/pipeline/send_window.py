@@ -31,10 +31,9 @@ class SendWindow:
         self.handles = 0  # of asynchronous sends
 
     def send(self, tensors: Tensors, **how: object) -> list[Handle]:
-        """Send without waiting for the receiver, unless it is `slots` messages behind; return no handle that the caller must wait for.
+        """Send without waiting for the receiver, unless it is `slots` messages behind; return no handle.
 
-        Raises:
-            PipelineError: this or an earlier send failed, or that one took too long.
+        Raises `PipelineError`: this or an earlier send failed, or that one took too long.
         """
         slot = self._slots[self.sent % len(self._slots)]
         wait_for(slot.take_handles(), self._timeout_s, SENDING)

@@ -118,8 +118,7 @@ class EventSynced(OwnsTransfer):
         return super()._bookkeeping_sync(scheduler_output, sampler_output, *rest, **more)  # type: ignore[misc]
 
     def _to_list(self, sampled_token_ids: Any) -> Any:
-        """Return ids as lists; they lie on the host by now."""
-        if sampled_token_ids.device.type == "cpu":
+        if sampled_token_ids.device.type == "cpu":  # by now
             return sampled_token_ids.tolist()
         return super()._to_list(sampled_token_ids)  # type: ignore[misc]
 
@@ -131,7 +130,6 @@ class ListsEventSynced(OwnsTransfer):
     """
 
     def _to_list(self, sampled_token_ids: Any) -> Any:
-        """Bring ids to the host and return them as lists."""
         return self.token_transfer.submit(fields(sampled_token_ids)).result()["ids"].tolist()
 
 

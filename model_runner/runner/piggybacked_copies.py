@@ -59,11 +59,7 @@ class Companion:
             self._event.record(*stream)
 
     def synchronize(self) -> None:
-        """Have in the buffer what was copied last.
-
-        Raises:
-            TokenTransferError: the device failed, or the runner has stopped; of vLLM's own copies the device's error.
-        """
+        """Have in the buffer what was copied last. Raises as `Handle.result`; of vLLM's copies the device's error."""
         if self._target is None:
             self._event.synchronize()
         elif self._handle is None:
@@ -108,18 +104,13 @@ class PiggybackedCopies:
         self._left: list[Companion] = []  # with the last copy
 
     def note(self, companion: Companion, source: torch.Tensor) -> None:
-        """Take this along, in the place of what was noted of this companion before."""
-        self._noted[companion] = source
+        self._noted[companion] = source  # in the place of what was noted of it before
 
     def forget(self, companion: Companion) -> None:
         self._noted.pop(companion, None)
 
     def submit(self, tensors: Tensors) -> Any:
-        """Send a step's tensors on their way, with all that has been noted, in one copy; return the handle.
-
-        Raises:
-            TokenTransferError: see `TokenTransfer.submit`.
-        """
+        """Send a step's tensors, with all that has been noted, in one copy. Raises as `TokenTransfer.submit`."""
         more = {companion.name: source for companion, source in self._noted.items()}
         handle = self._transfer.submit({**tensors, **more})
         self._left = [*self._noted]

@@ -31,11 +31,7 @@ class Handle:
         self._error: TokenTransferError | None = None
 
     def result(self) -> Tensors:
-        """Wait for this step's tensors, once or often, in any thread.
-
-        Raises:
-            TokenTransferError: the device failed, or the runner has stopped.
-        """
+        """Wait, once or often, in any thread. Raises `TokenTransferError`: the device failed, or the runner stopped."""
         self.synchronize()
         return self.tensors
 

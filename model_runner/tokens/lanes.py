@@ -43,8 +43,7 @@ class StreamLane:
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
 
     def event(self) -> LaneEvent:
-        """Make an event whose waiter sleeps."""
-        made: LaneEvent = self._module.Event(blocking=True)
+        made: LaneEvent = self._module.Event(blocking=True)  # its waiter sleeps
         return made
 
     def adopt_thread(self) -> None:

@@ -50,11 +50,7 @@ class Ring:
         return self.slots - len(self._free)
 
     def acquire(self) -> Slot:
-        """Return a free slot, and wait for one if there is none.
-
-        Raises:
-            TokenTransferError: what the ring was closed with.
-        """
+        """Return a free slot, and wait for one if there is none. Raises what the ring was closed with."""
         with self._changed:
             self._changed.wait_for(lambda: self._free or self._closed)
             if self._closed is not None:
@@ -62,7 +58,6 @@ class Ring:
             return self._free.popleft()
 
     def release(self, slot: Slot) -> None:
-        """Give a slot back, when what it held has been copied out."""
         with self._changed:
             self._free.append(slot)
             self._changed.notify()

@@ -93,11 +93,7 @@ class TokenTransfer:
             self._taker.join(_STOP_S)
 
     def submit(self, tensors: Tensors) -> Handle:
-        """Send a step's tensors on their way; waits only if every slot is in use.
-
-        Raises:
-            TokenTransferError: an earlier step was lost.
-        """
+        """Send a step's tensors; wait only if every slot is in use. Raises `TokenTransferError`: a step was lost."""
         if self._broken is not None:
             raise self._broken
         packing = pack(tensor.numel() * tensor.element_size() for tensor in tensors.values())
@@ -136,8 +132,7 @@ class TokenTransfer:
         return True
 
     def event(self) -> LaneEvent:
-        """Make an event for another waiter on this device: the waiter sleeps."""
-        return self._lane.event()
+        return self._lane.event()  # for another waiter on this device
 
     # --- inside ---
 
