@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-MIB: Final = 1024 * 1024
+from baton.contracts.probe import MIB
+
 SHARED_BYTES: Final = 600 * MIB  # what the process that imports vLLM holds, once; seen: 614 MiB
 NODE_BYTES: Final = 400 * MIB  # of one node without KV cache and weights; seen: 510 MiB with both, embedded model
 _UNLIMITED: Final = 1 << 60  # what a control group of version 1 says where there is no limit is somewhat below 2^63

@@ -1,10 +1,8 @@
 """`baton serve`: from flags to a running stack on this machine, and the words around it."""
 
 import argparse
-import errno
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +13,18 @@ from baton.contracts.configuration.load import ConfigError, Loaded, choose_file,
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.contracts.configuration.show import meanings
 from baton.contracts.kv_transfer import Role
+from baton.contracts.probe import MIB
 from baton.contracts.secret import SecretError, read_secret
 from baton.deploy import secret_command
 from baton.deploy.environment import VISIBLE_DEVICES, Device, installed_device, visible_devices, zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
-from baton.deploy.memory import MIB, available_bytes, needed_bytes, weights_bytes
-from baton.deploy.own_url import LOOPBACK
-from baton.deploy.stack import Listener, Stack, Surroundings, clashes, model_of, plan, served_model
+from baton.deploy.memory import available_bytes, needed_bytes, weights_bytes
+from baton.deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
 from baton.deploy.welcome import FirstRequest, trusted_ca, welcome
 from baton.node.command import own_flags
-from baton.node.errors import NodeError
+from baton.node.errors import NodeError, StartRefusedError
 from baton.node.runtime_dir import owned_directory
-from baton.node.startup.checks import check_model
+from baton.node.startup.checks import check_model, check_port
 from baton.node.startup.flags import ranks_of, value_of
 from baton.node.startup.hosts import hosts_of
 from baton.node.startup.kv_cache import default_bytes
@@ -218,29 +216,11 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-REASONS = {
-    errno.EADDRINUSE: "is taken by another process",
-    errno.EACCES: "may not be bound by this user",
-    errno.EADDRNOTAVAIL: "cannot be bound: the address is not this machine's",
-}
-
-
 def taken(stack: Stack) -> Iterator[str]:
     """Say which ports are not free, before anything starts, with the flag to change."""
     for member in stack.members:
         for listener in member.listeners:
-            if reason := _refusal(listener):
-                where = f"port {listener.port} on {listener.host or 'any address'}"
-                yield f"{where} {reason}; {member.name} needs it: choose another with {listener.flag}"
-
-
-def _refusal(listener: Listener) -> str:
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
-        try:
-            probe.bind((listener.host if listener.host not in LOOPBACK else "", listener.port))
-        except (OSError, OverflowError) as exc:
-            number = exc.errno if isinstance(exc, OSError) else None
-            return REASONS.get(number or 0) or (f"cannot be bound: {os.strerror(number)}" if number else "is no port")
-    return ""
+            try:
+                check_port(listener.host, listener.port, member.name)
+            except StartRefusedError as exc:
+                yield f"{exc}; choose another with {listener.flag}"

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.memory import MIB, NODE_BYTES, SHARED_BYTES, available_bytes, needed_bytes, oom_kills, weights_bytes
+from baton.contracts.probe import MIB
+from baton.deploy.memory import NODE_BYTES, SHARED_BYTES, available_bytes, needed_bytes, oom_kills, weights_bytes
 
 MEMINFO = "MemTotal: 24000000 kB\nMemAvailable: 20480 kB\n"
 

@@ -42,15 +42,16 @@ def test_a_taken_port_is_named_with_the_flag_that_moves_it(capsys: pytest.Captur
         assert serve.main(["--port", str(port)]) == serve.EXIT_REFUSED
 
     message = capsys.readouterr().err
-    assert f"port {port} on 127.0.0.1 is taken by another process; proxy needs it" in message
-    assert "choose another with --port" in message
+    assert (
+        f"the proxy port {port} on 127.0.0.1 is not free: Address already in use; choose another with --port" in message
+    )
 
 
 @pytest.mark.parametrize(
     ("host", "complaints"),
     [
         ("127.0.0.1", []),  # free; one that was in use a moment ago does not count
-        ("192.0.2.1", ["port 8000 on 192.0.2.1 cannot be bound: the address is not this machine's"]),
+        ("192.0.2.1", ["the proxy port 8000 on 192.0.2.1 is not free: Cannot assign requested address"]),
     ],
 )
 def test_only_ports_of_this_machine_that_are_free_will_do(host: str, complaints: list[str]) -> None:
