@@ -213,7 +213,10 @@ class ForkServer:
             self._closed = True
             for child in self._children.values():
                 if child.returncode is None:
-                    _kill_group(child.pid)
+                    with suppress(
+                        ProcessLookupError
+                    ):  # what is left: the zygote's own children die with it (PDEATHSIG)
+                        os.killpg(child.pid, signal.SIGKILL)
                     child._end(-signal.SIGKILL)
             self._state.notify_all()
 
@@ -228,9 +231,3 @@ class ForkServer:
                     self._children[event["pid"]] = Child(self, event["pid"])
                 self._replies[event["id"]] = event
             self._state.notify_all()
-
-
-def _kill_group(pid: int) -> None:
-    """Kill what is left of a child whose zygote was killed; the zygote's own children die with it (PDEATHSIG)."""
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)

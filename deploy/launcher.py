@@ -132,8 +132,11 @@ class Launcher:
         if self._settings.fork:
             self._zygote.start()
         self._start_program(self._stack.proxy)
-        while not self._zygote_ready():
-            self._tick()
+        try:
+            while not self._zygote.ready:
+                self._tick()
+        except ForkServerError as exc:
+            raise StackFailedError(str(exc)) from exc
         if self._settings.fork:
             self._say(f"vLLM imported after {self._elapsed_s():.1f} s")
         for member in self._stack.nodes:
@@ -225,12 +228,6 @@ class Launcher:
                 del self._restarted_s[member.name]
                 self._say(f"{member.name} is not ready {self._settings.start_timeout_s:g} s after its restart: killed")
                 self._children[member.name].kill()
-
-    def _zygote_ready(self) -> bool:
-        try:
-            return self._zygote.ready
-        except ForkServerError as exc:
-            raise StackFailedError(str(exc)) from exc
 
     def _start_node(self, member: Member) -> None:
         if self._settings.fork:

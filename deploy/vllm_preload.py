@@ -12,7 +12,6 @@ PRELOADED = (
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.registry",
     "baton.node.server",
-    "model_runner",
     "baton.kv_connector.connector",
 )
 # Where vLLM looks up how to start its own processes. Its CPU platform says "spawn", which would import all again.
