@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 from baton.model_runner.runner.attribute_patch import in_place_of
 from baton.model_runner.runner.output import fields, outputs_through, with_logprobs
 from baton.model_runner.runner.piggybacked_copies import Companion, PiggybackedCopies
-from baton.model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
+from baton.model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 
 OUTPUT = "AsyncGPUModelRunnerOutput"
@@ -51,7 +51,7 @@ class OwnsTransfer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.token_transfer = transfer_for(self.device, sizes_of(self.vllm_config))
+        self.token_transfer = transfer_for(self.device, slot_bytes_of(self.vllm_config))
         self.token_transfer.start()
         self.companions = PiggybackedCopies(self.token_transfer)
         self._make_output = outputs_through(self.companions, AsyncGPUModelRunnerOutput)
@@ -86,11 +86,7 @@ class EventSynced(OwnsTransfer):
             setattr(self, ACCEPTED_EVENT, Companion(ACCEPTED, getattr(self, ACCEPTED_EVENT), self.companions))
 
     def _update_states_after_model_execute(self, *step: Any, **more: Any) -> Any:
-        """Have accepted counts travel with the step's tokens.
-
-        Their source is a buffer that the next step writes: not before it has waited for them, wherever anybody reads
-        them.
-        """
+        """Have accepted counts travel with the step's tokens; the next step waits for them before it writes there."""
         accepted = getattr(self, ACCEPTED_EVENT, None)
         if not isinstance(accepted, Companion):
             return super()._update_states_after_model_execute(*step, **more)  # type: ignore[misc]
@@ -124,20 +120,17 @@ class EventSynced(OwnsTransfer):
 
 
 class ListsEventSynced(OwnsTransfer):
-    """A V1 model runner of which only the ids come by our copy.
-
-    vllm-ascend issues copies of its own between the sampler and `_to_list`, and lets the wait in there cover them.
-    """
+    """A V1 model runner of which only the ids do: vllm-ascend's wait in `_to_list` covers copies of its own too."""
 
     def _to_list(self, sampled_token_ids: Any) -> Any:
         return self.token_transfer.submit(fields(sampled_token_ids)).result()["ids"].tolist()
 
 
-def sizes_of(vllm_config: Any) -> Sizes:
+def slot_bytes_of(vllm_config: Any) -> int:
     """Return what a step of this engine can bring at most."""
     speculative = vllm_config.speculative_config
     top = vllm_config.model_config.max_logprobs
-    return Sizes(
+    return most_bytes(
         max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
         speculative_tokens=(speculative and speculative.num_speculative_tokens) or 0,
         top_logprobs=top if 0 <= top <= DEFAULT_TOP_LOGPROBS else DEFAULT_TOP_LOGPROBS,

@@ -19,7 +19,7 @@ import torch
 from baton.kv_connector.telemetry.histogram import Histogram
 from baton.model_runner.tokens.handles import DeviceLostError, Handle, Tensors, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent, StreamLane
-from baton.model_runner.tokens.packing import Packing, Sizes, pack
+from baton.model_runner.tokens.packing import Packing, pack
 from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
 logger = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class _Flight(NamedTuple):
 class TokenTransfer:
     """See the head of this file. One thread submits."""
 
-    def __init__(self, lane: StreamLane, sizes: Sizes, *, slots: int = SLOTS) -> None:
-        """Allocate everything that a step needs, for as many steps on their way as there are slots."""
+    def __init__(self, lane: StreamLane, slot_bytes: int, *, slots: int = SLOTS) -> None:
+        """Allocate slots for as many steps on their way; one that needs more than `slot_bytes` gets a larger one."""
         self.counts = Counts()
         self._lane = lane
-        self._ring = Ring(lane, sizes.slot_bytes, slots)
+        self._ring = Ring(lane, slot_bytes, slots)
         self._flights: deque[_Flight] = deque()
         self._changed = threading.Condition()
         self._broken: TokenTransferError | None = None
@@ -141,8 +141,8 @@ class TokenTransfer:
         if len(sources) == 1 and sources[0].is_contiguous():
             self._lane.copy(part_of(slot.host, 0, sources[0]), sources[0])
             return
-        for extent, source in zip(packing.extents, sources, strict=True):
-            self._lane.copy(part_of(slot.device, extent.offset_bytes, source), source)
+        for offset_bytes, source in zip(packing.offsets_bytes, sources, strict=True):
+            self._lane.copy(part_of(slot.device, offset_bytes, source), source)
         self._lane.copy(slot.host[: packing.size_bytes], slot.device[: packing.size_bytes])
 
     def _add(self, flight: _Flight) -> None:
@@ -163,8 +163,8 @@ class TokenTransfer:
     @staticmethod
     @torch.inference_mode()  # as vLLM's model thread, which has made the tensors; the mode is a thread's own
     def _copy_out(flight: _Flight) -> None:
-        for extent, tensor in zip(flight.packing.extents, flight.handle.tensors.values(), strict=True):
-            tensor.copy_(part_of(flight.slot.host, extent.offset_bytes, tensor))
+        for offset_bytes, tensor in zip(flight.packing.offsets_bytes, flight.handle.tensors.values(), strict=True):
+            tensor.copy_(part_of(flight.slot.host, offset_bytes, tensor))
 
     def _lose(self, cause: Exception) -> TokenTransferError:
         """Something failed on the taker's side: no tokens come any more."""
@@ -238,7 +238,7 @@ class HostTransfer:
 Transfer = TokenTransfer | HostTransfer
 
 
-def transfer_for(device: torch.device, sizes: Sizes) -> Transfer:
+def transfer_for(device: torch.device, slot_bytes: int) -> Transfer:
     if device.type == "cpu":
         return HostTransfer()
-    return TokenTransfer(StreamLane(device), sizes)
+    return TokenTransfer(StreamLane(device), slot_bytes)

@@ -32,14 +32,13 @@ def plain_vllm(argv: Sequence[str]) -> None:
 def late_tokens_vllm(argv: Sequence[str]) -> None:
     """The same with our worker, whose tokens come late: through slots, events and a thread, as from a GPU."""
     from baton.model_runner.runner import event_synced
-    from baton.model_runner.tokens.packing import Sizes
     from baton.model_runner.tokens.transfer import TokenTransfer
     from tests.support.fake_device import FakeDevice
     from tests.support.fake_lane import FakeLane
 
-    def late(_device: Any, sizes: Sizes) -> TokenTransfer:
+    def late(_device: Any, slot_bytes: int) -> TokenTransfer:
         device = FakeDevice(seed=1)
-        return TokenTransfer(FakeLane(device, device.stream()), sizes)
+        return TokenTransfer(FakeLane(device, device.stream()), slot_bytes)
 
     event_synced.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
     plain_vllm([*argv, "--worker-cls", "baton.model_runner.cpu.Worker"])

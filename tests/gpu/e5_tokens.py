@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.gpu.device import Device
 from tests.gpu.harness import Expect, Scale
@@ -89,7 +89,7 @@ def ways(device: Device, transfer: TokenTransfer, rows: int) -> dict[str, Issue]
 @contextmanager
 def transfers(device: Device, rows: int) -> Iterator[TokenTransfer]:
     """Give a started `TokenTransfer`."""
-    made = TokenTransfer(device.lane(), Sizes(max_num_seqs=rows))
+    made = TokenTransfer(device.lane(), most_bytes(max_num_seqs=rows))
     made.start()
     try:
         yield made

@@ -10,7 +10,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from baton.model_runner.cuda import CudaRunner
 from baton.model_runner.runner.event_synced import ListsEventSynced
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
@@ -50,7 +50,7 @@ def world() -> Iterator[LateWorld]:
 
 def run_step(kind: type[GPUModelRunner], world: LateWorld, tokens: str, *, logprobs: bool) -> Step:
     """Let a runner book a step of two requests."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), most_bytes(max_num_seqs=4))
     transfer.start()
     runner = runner_of(kind, world, transfer)
     ids = torch.tensor(TOKENS[tokens], dtype=torch.int32)
@@ -95,7 +95,7 @@ def test_how_often_the_engine_blocks(
 
 def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
     """Up to vLLM 0.30 its bookkeeping issues their copy, and its own wait for the tokens covers it."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), most_bytes(max_num_seqs=4))
     runner = runner_of(CudaRunner, world, transfer)
     runner.routed_experts_initialized = True
 
@@ -105,7 +105,7 @@ def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
 
 def test_lists_alone_can_come_by_our_copy(world: LateWorld) -> None:
     """As on an NPU, where the wait for them must come last."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), most_bytes(max_num_seqs=4))
     transfer.start()
     runner: Any = object.__new__(Lists)
     runner.token_transfer = transfer

@@ -11,9 +11,16 @@ import torch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
 from baton.model_runner.runner import event_synced
-from baton.model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
+from baton.model_runner.runner.event_synced import (
+    COMPANIONS,
+    EVENTS,
+    OUTPUT,
+    EventSynced,
+    ListsEventSynced,
+    slot_bytes_of,
+)
 from baton.model_runner.runner.piggybacked_copies import Companion
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, QueuedEvent
@@ -58,9 +65,9 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """One on the fake device, whose steps are sampled late."""
     device = FakeDevice(1, Run.BACKGROUND)
 
-    def transfer_for(_device: torch.device, sizes: Sizes) -> TokenTransfer:
-        asked.update(sizes=sizes)
-        return TokenTransfer(FakeLane(device, device.stream()), sizes)
+    def transfer_for(_device: torch.device, slot_bytes: int) -> TokenTransfer:
+        asked.update(slot_bytes=slot_bytes)
+        return TokenTransfer(FakeLane(device, device.stream()), slot_bytes)
 
     asked: dict[str, Any] = {}
     monkeypatch.setattr(event_synced, "transfer_for", transfer_for)
@@ -74,19 +81,19 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (config_of(), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=TOP)),
-        (config_of(drafts=None), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=0, top_logprobs=TOP)),
-        (config_of(top=-1), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=20)),
+        (config_of(), most_bytes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=TOP)),
+        (config_of(drafts=None), most_bytes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=0, top_logprobs=TOP)),
+        (config_of(top=-1), most_bytes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=20)),
     ],
 )
-def test_slots_are_sized_by_sequences_and_drafts(config: Any, expected: Sizes) -> None:
+def test_slots_are_sized_by_sequences_and_drafts(config: Any, expected: int) -> None:
     """And not by the model's length (vLLM #28025); logprobs of a whole vocabulary are no reason for a large slot."""
-    assert sizes_of(config) == expected
+    assert slot_bytes_of(config) == expected
 
 
 def test_a_runner_has_a_transfer_that_runs(runner: Any) -> None:
     """With slots of the engine's size, and a taker."""
-    assert runner.asked == {"sizes": sizes_of(runner.vllm_config)}
+    assert runner.asked == {"slot_bytes": slot_bytes_of(runner.vllm_config)}
 
     handle = runner.token_transfer.submit({"ids": torch.ones(1, 1)})
 

@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
 from baton.model_runner.runner.output import TokenOutput, outputs_through
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
@@ -26,7 +26,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.world = LateWorld(FakeDevice(1, Run.ON_WAIT))
-        self.transfer = TokenTransfer(FakeLane(self.world.device, self.world.compute), Sizes(max_num_seqs=4))
+        self.transfer = TokenTransfer(FakeLane(self.world.device, self.world.compute), most_bytes(max_num_seqs=4))
         self.ways: dict[str, Make] = {
             "vLLM's": AsyncGPUModelRunnerOutput,
             "ours": outputs_through(PiggybackedCopies(self.transfer), AsyncGPUModelRunnerOutput),

@@ -15,7 +15,7 @@ from baton.model_runner.runner.event_synced import EVENTS
 from baton.model_runner.runner.output import outputs_through
 from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import DeviceError, FakeDevice, Run
 from tests.support.fake_lane import FakeLane
@@ -43,8 +43,8 @@ class Rig:
     def __init__(self, kind: type[GPUModelRunner], run: Run = Run.ON_WAIT) -> None:
         self.world = LateWorld(FakeDevice(1, run))
         self.lane = FakeLane(self.world.device, self.world.compute)
-        sizes = Sizes(max_num_seqs=4, speculative_tokens=DRAFTS)
-        self.transfer = TokenTransfer(self.lane, sizes, slots=2)
+        room = most_bytes(max_num_seqs=4, speculative_tokens=DRAFTS)
+        self.transfer = TokenTransfer(self.lane, room, slots=2)
         self.runner = self._runner(kind)
         self._output: Callable[..., Any] = AsyncGPUModelRunnerOutput
         if kind is CudaRunner:

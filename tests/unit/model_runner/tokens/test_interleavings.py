@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from baton.model_runner.tokens.handles import Handle
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 
 STEPS = 6
-SIZES = Sizes(max_num_seqs=2, top_logprobs=0)
+SIZES = most_bytes(max_num_seqs=2, top_logprobs=0)
 
 
 def mixed_steps(seed: int) -> list[tuple[int, list[int]]]:

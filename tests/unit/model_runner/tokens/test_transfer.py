@@ -11,12 +11,12 @@ import torch
 
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
-from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
 
-SIZES = Sizes(max_num_seqs=4, speculative_tokens=3, top_logprobs=2)
+SIZES = most_bytes(max_num_seqs=4, speculative_tokens=3, top_logprobs=2)
 SOON_S = 0.05
 LATE_S = 20.0  # against hanging
 
