@@ -1,11 +1,8 @@
 """Which worker class belongs to which device."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-MODULES: Mapping[str, str] = MappingProxyType(
-    {"cpu": "baton.model_runner.cpu", "cuda": "baton.model_runner.cuda", "npu": "baton.model_runner.npu"}
-)
+DEVICES = ("cpu", "cuda", "npu")  # and the modules here
 OURS, ENGINES = "Worker", "EngineWorker"
 BY_DEFAULT = ("cpu",)  # where ours has been run; it needs vLLM's V1 runner, and on a CPU that is the only one
 
@@ -25,10 +22,10 @@ def detect_device() -> str:
 
 
 def worker_class(device: str, model_runner: str = "auto") -> str:
-    """Return the import path of a device's worker class; `model_runner`: see `resolve`."""
-    if device not in MODULES:
-        raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(MODULES)}")
-    return f"{MODULES[device]}.{OURS if resolve(device, model_runner) == 'baton' else ENGINES}"
+    """Return the import path of a device's worker class."""
+    if device not in DEVICES:
+        raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(DEVICES)}")
+    return f"baton.model_runner.{device}.{OURS if resolve(device, model_runner) == 'baton' else ENGINES}"
 
 
 def resolve(device: str, model_runner: str) -> str:

@@ -21,10 +21,9 @@ class EngineWorker(NodeWorker, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def init_device(self) -> None:
-        """Use no more threads than this process has cores, or as many as it was told to use.
+        """Use no more threads than this process has cores, or than it was told to.
 
-        A process forked after torch was imported still has the thread count of its parent, whatever its own cores and
-        environment are. It must be now: vLLM makes `set_num_threads` do nothing from here on.
+        One forked after torch's import has its parent's count. From here on vLLM makes `set_num_threads` do nothing.
         """
         torch.set_num_threads(compute_threads(os.environ, torch.get_num_threads(), len(os.sched_getaffinity(0))))
         ask_for_amx()
@@ -37,10 +36,9 @@ class EngineWorker(NodeWorker, CPUWorker):
         return self._count()._asdict()
 
     def compile_or_warm_up_model(self) -> Any:
-        """Allocate what a later pipeline stage receives into.
+        """Allocate what a later stage receives into; vLLM does it in a dummy run, which an eager CPU server skips.
 
-        vLLM does that in a dummy run, which an eager CPU server skips; its first request then fails in
-        `GPUModelRunner.sync_and_gather_intermediate_tensors`.
+        Its first request would fail in `GPUModelRunner.sync_and_gather_intermediate_tensors`.
         """
         result = super().compile_or_warm_up_model()
         runner = self.model_runner
@@ -88,10 +86,10 @@ def compute_threads(environ: Mapping[str, str], current: int, cores: int) -> int
 
 
 def ask_for_async_scheduling(vllm_config: Any, environ: Mapping[str, str]) -> None:
-    """Have vLLM schedule a step before it has the tokens of the last one, if `BATON_CPU_ASYNC_SCHEDULING` is 1.
+    """Have vLLM schedule a step ahead, if `BATON_CPU_ASYNC_SCHEDULING` is 1: to test our output with a real engine.
 
-    On a CPU that gains nothing, and vLLM turns it off; it is how the asynchronous output is tested with a real engine.
-    The worker must live in the engine's process (one rank), which makes its scheduler after its worker.
+    On a CPU that gains nothing, and vLLM turns it off. The worker must live in the engine's process (one rank), which
+    makes its scheduler after its worker.
     """
     if environ.get("BATON_CPU_ASYNC_SCHEDULING") == "1" and vllm_config.speculative_config is None:
         vllm_config.scheduler_config.async_scheduling = True

@@ -7,7 +7,6 @@ from typing import Any
 
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
-from baton.kv_connector.control.status_endpoints import Door
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
 from baton.kv_connector.worker_side.hosts import door_of
@@ -69,8 +68,12 @@ class Reports:
 
 def _serve(folder: Path, worker: Reports) -> StatusServer | None:
     """Answer in an engine's own folder: the node's for the first, `dp1` and so on for further data-parallel ones."""
-    path = folder / RUNNER_SOCKET
-    server = StatusServer(path, worker.token_report, door=_door(worker.vllm_config, path))
+    path, vllm_config = folder / RUNNER_SOCKET, worker.vllm_config
+    is_remote = (
+        getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) > 0
+    )  # on another host than the node's API
+    config = node_config_of(vllm_config) if is_remote else None
+    server = StatusServer(path, worker.token_report, door=door_of(vllm_config, config, path) if config else None)
     try:
         folder.mkdir(exist_ok=True)
         server.start()
@@ -79,11 +82,3 @@ def _serve(folder: Path, worker: Reports) -> StatusServer | None:
         server.stop()
         return None
     return server
-
-
-def _door(vllm_config: Any, path: Path) -> Door | None:
-    """Return where to listen, if this rank is on another host than the node's API."""
-    if getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) == 0:
-        return None
-    config = node_config_of(vllm_config)
-    return door_of(vllm_config, config, path) if config else None

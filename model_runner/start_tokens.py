@@ -18,6 +18,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.vllm_compat.node_role import role_of
 from baton.model_runner.runner.attribute_patch import in_place_of
+from baton.model_runner.watched import WrappedOutput
 
 _DECODE = 1  # any number, in place of none
 _CUDA_DRAW = 4  # what a draw adds to a generator's offset; `_bookkeeping_sync` of vLLM's V1 runner takes as much back
@@ -56,16 +57,14 @@ class StartTokens:
 class RewindableGenerator(torch.Generator):
     """A generator on a CPU whose last draw can be taken back.
 
-    vLLM's V1 runner samples in every step of a prompt that comes in chunks, and takes back the draw of a seeded request
-    by its generator's offset. A CPU generator has none, so that vLLM ends its engine there ("CPU Generator does not use
-    offset", 0.28 to 0.33).
+    vLLM's V1 runner samples in every step of a prompt that comes in chunks, and takes a seeded request's draw back by
+    its generator's offset. A CPU's has none, which ends the engine ("CPU Generator does not use offset", 0.28 to 0.33).
     """
 
     _kept: torch.Tensor
 
     @classmethod
     def like(cls, other: torch.Generator) -> "RewindableGenerator":
-        """Return one that draws what the other would."""
         made = cls(device=other.device)
         made.set_state(other.get_state())
         made.keep()
@@ -86,23 +85,6 @@ class RewindableGenerator(torch.Generator):
         return self.set_state(self._kept)
 
 
-@AsyncModelRunnerOutput.register  # in place of a base class: later versions of vLLM have more abstract methods
-class NotedOutput:
-    """A step's asynchronous output, of which the connector is told once it is on the host."""
-
-    def __init__(self, output: AsyncModelRunnerOutput, connector: BatonConnector) -> None:
-        self._output = output
-        self._connector = connector
-
-    def get_output(self) -> Any:
-        output = self._output.get_output()
-        self._connector.tokens_sampled(output)
-        return output
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._output, name)
-
-
 def reseed(seed: int, data_parallel_index: int) -> None:
     """Seed what unseeded requests are sampled with: alike on all ranks of a decode engine, unlike on any other engine.
 
@@ -117,11 +99,8 @@ def reseed(seed: int, data_parallel_index: int) -> None:
 def advance(generator: torch.Generator, draws: int, vocab_size: int, *, fp64: bool = False) -> None:
     """Bring one request's generator to where it is after so many tokens have been sampled with it by vLLM's V1 sampler.
 
-    `fp64`: whether noise is drawn in float64 (`--use-fp64-gumbel`).
-
-    Source:
-        `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each
-        token).
+    `fp64`: noise is float64 (`--use-fp64-gumbel`). Source: `TopKTopPSampler.forward_cpu` (a seed for each token from
+    0.32 on), `random_sample` (a row of noise for each token).
     """
     if generator.device.type == "cuda":
         generator.set_offset(generator.get_offset() + _CUDA_DRAW * draws)
@@ -161,11 +140,19 @@ def _begin_with_tokens(runner: Any, scheduler_output: Any) -> Iterator[None]:
 def _noted(output: Any) -> Any:
     """Tell the connector of a step's tokens, now or when they are on the host."""
     connector = _connector()
-    if connector is not None and isinstance(output, AsyncModelRunnerOutput):
-        return NotedOutput(output, connector)
-    if connector is not None and isinstance(output, ModelRunnerOutput):
+    if connector is None:
+        return output
+    if isinstance(output, ModelRunnerOutput):
         connector.tokens_sampled(output)
-    return output
+    if not isinstance(output, AsyncModelRunnerOutput):
+        return output
+
+    def get_output() -> Any:
+        found = output.get_output()
+        connector.tokens_sampled(found)
+        return found
+
+    return WrappedOutput(output, get_output)
 
 
 def _connector() -> BatonConnector | None:

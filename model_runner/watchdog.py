@@ -111,12 +111,10 @@ class Watchdog:
 
     @property
     def calls(self) -> dict[int, Call]:
-        """What runs now, by the number of each call."""
         return self._calls.copy()  # atomic, as an iteration is not
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
-        """Watch what is done inside. Any thread."""
         number = next(self._numbers)
         self._calls[number] = Call(name, threading.get_ident())
         try:

@@ -1,7 +1,7 @@
 """Has a worker's steps watched, whatever its runner and device."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -50,22 +50,24 @@ class Watched:
         return nullcontext() if self._watchdog is None else self._watchdog.call(name)
 
     def _watch_output(self, output: Any) -> Any:
-        if self._watchdog is None or not isinstance(output, AsyncModelRunnerOutput):
+        watchdog = self._watchdog
+        if watchdog is None or not isinstance(output, AsyncModelRunnerOutput):
             return output
-        return WatchedOutput(output, self._watchdog)
+
+        def get_output() -> Any:
+            with watchdog.call("get_output"):
+                return output.get_output()
+
+        return WrappedOutput(output, get_output)
 
 
 @AsyncModelRunnerOutput.register  # in place of a base class: later versions of vLLM have more abstract methods
-class WatchedOutput:
-    """A step's asynchronous output, which another thread may wait for long after the step has returned."""
+class WrappedOutput:
+    """A step's asynchronous output with another `get_output`; a thread may call it long after the step has returned."""
 
-    def __init__(self, output: AsyncModelRunnerOutput, watchdog: Watchdog) -> None:
+    def __init__(self, output: AsyncModelRunnerOutput, get_output: Callable[[], Any]) -> None:
         self._output = output
-        self._watchdog = watchdog
-
-    def get_output(self) -> Any:
-        with self._watchdog.call("get_output"):
-            return self._output.get_output()
+        self.get_output = get_output
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._output, name)

@@ -61,16 +61,15 @@ def install(group: Any, transfer: Transfer, step_timeout_s: float) -> Callable[[
 def _gloo_lane(group: Any) -> Any:
     """Return a copy of the group that sends over gloo connections of its own, which may be idle for long.
 
-    gloo counts the time of a waiting receive against its group's timeout, and closes every connection of the group
-    when it is over. That timeout cannot be changed later (`_set_pg_timeout` does nothing for gloo).
+    A waiting receive counts against its group's timeout, after which gloo closes all of the group's connections. It
+    cannot be changed later (`_set_pg_timeout` does nothing for gloo).
     """
     lane = copy.copy(group)
     lane.cpu_group = lane.device_group = torch.distributed.new_group(
         group.ranks, timeout=IDLE, backend="gloo", use_local_synchronization=True
     )
     lane.use_cpu_custom_send_recv = False
-    # vLLM drops what it keeps of a send when gloo calls it completed, after a wait that nothing bounds. We keep our
-    # own.
+    # vLLM drops what it keeps of a send when gloo calls it completed, after a wait without bound. We keep our own.
     lane._pending_isends = deque(maxlen=0)
     return lane
 

@@ -12,7 +12,8 @@ from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.model_runner import start_tokens
-from baton.model_runner.start_tokens import NotedOutput, RewindableGenerator, StartTokens, advance
+from baton.model_runner.start_tokens import RewindableGenerator, StartTokens, advance
+from baton.model_runner.watched import WrappedOutput
 
 VOCABULARY = 50
 
@@ -107,9 +108,10 @@ class Sampled:
 
 def test_an_asynchronous_output_is_told_of_when_it_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before: the device is late."""
-    connector, inner = Sampled(), SimpleNamespace(get_output=lambda: "tokens")
+    connector = Sampled()
+    inner = WrappedOutput(SimpleNamespace(), lambda: "tokens")  # type: ignore[arg-type]  # a stand-in
     monkeypatch.setattr(start_tokens, "_connector", lambda: connector)
-    late = NotedOutput(inner, connector)  # type: ignore[arg-type]  # stand-ins
+    late = start_tokens._noted(inner)
     assert isinstance(late, AsyncModelRunnerOutput)
     assert connector.heard == []
 
