@@ -174,7 +174,6 @@ class ForkServer:
                 self._ask({"op": "signal", "pid": child.pid, "signal": int(number), "group": group})
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a message to the zygote and return its reply."""
         if self._control is None:
             raise ForkServerError("the fork server is not running")
         request_id = next(self._ids)

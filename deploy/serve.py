@@ -86,7 +86,6 @@ def keys() -> tuple[str, ...]:
 
 
 def given_or_made(given: Path | None, made: Path) -> Path:
-    """Return the file of a secret: the one given, or else a new one."""
     if given is not None:
         return given.resolve()
     secret_command.make(made)

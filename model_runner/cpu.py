@@ -74,7 +74,6 @@ class Worker(TransferWorker, EngineWorker):
         ask_for_async_scheduling(self.vllm_config, os.environ)
 
     def init_device(self) -> None:
-        """Make our runner where vLLM's code makes its own."""
         with in_place_of(cpu_worker, "CPUModelRunner", CpuRunner):
             super().init_device()
 

@@ -33,6 +33,5 @@ class Worker(TransferWorker, EngineWorker):
     """The same with `NpuRunner`."""
 
     def init_device(self) -> None:
-        """Make our runner where vllm-ascend's code makes its own."""
         with in_place_of(ascend_worker, "NPUModelRunner", NpuRunner):
             super().init_device()

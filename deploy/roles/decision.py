@@ -24,7 +24,6 @@ class Split(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """The higher of the roles' utilisations."""
         return max(self.prefill_load / self.prefill_nodes, self.decode_load / self.decode_nodes)
 
     def with_one_more(self, role: Role) -> "Split":

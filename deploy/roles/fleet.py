@@ -77,7 +77,6 @@ def check_whole(states: Mapping[str, AdminState]) -> None:
 
 
 def unchanged_s(states: Mapping[str, AdminState]) -> float:
-    """Return how long ago a role was changed, at any proxy."""
     return min(map(_unchanged_s, states.values()))
 
 

@@ -59,7 +59,6 @@ class OwnsTransfer:
             self._exchange(self.token_transfer)
 
     def sample_tokens(self, *step: Any, **more: Any) -> Any:
-        """Sample, with an output of ours where vLLM's code makes its own."""
         with in_place_of(self.output_module, OUTPUT, self._make_output):
             return super().sample_tokens(*step, **more)  # type: ignore[misc]
 

@@ -57,7 +57,6 @@ class TokenOutput(AsyncGPUModelRunnerOutput):
 def fields(
     ids: torch.Tensor, logprobs: LogprobsTensors | None = None, nans: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """Name what travels of a step."""
     found = {"ids": ids}
     if logprobs is not None:
         found["logprob_ids"] = logprobs.logprob_token_ids

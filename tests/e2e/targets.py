@@ -40,7 +40,7 @@ def late_tokens_vllm(argv: Sequence[str]) -> None:
         device = FakeDevice(seed=1)
         return TokenTransfer(FakeLane(device, device.stream()), slot_bytes)
 
-    event_synced.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
+    event_synced.transfer_for = late  # type: ignore[assignment,attr-defined]  # in this process and those that it forks
     plain_vllm([*argv, "--worker-cls", "baton.model_runner.cpu.Worker"])
 
 

@@ -109,7 +109,7 @@ class Sampled:
 def test_an_asynchronous_output_is_told_of_when_it_is_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before: the device is late."""
     connector = Sampled()
-    inner = WrappedOutput(SimpleNamespace(), lambda: "tokens")  # type: ignore[arg-type]  # a stand-in
+    inner = WrappedOutput(SimpleNamespace(), lambda: "tokens")
     monkeypatch.setattr(start_tokens, "_connector", lambda: connector)
     late = start_tokens._noted(inner)
     assert isinstance(late, AsyncModelRunnerOutput)
