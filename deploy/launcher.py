@@ -58,7 +58,7 @@ TICK_S = 0.1
 PROBE_TIMEOUT_S = 1.0
 NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EXECUTE = "baton.deploy.zygote:execute"
+EXECUTE = "os:execvp"  # as a target: becomes a program, as a plain subprocess would, but one that dies with the zygote
 
 
 class StackFailedError(Exception):
@@ -236,7 +236,8 @@ class Launcher:
             self._start_program(member)
 
     def _start_program(self, member: Member) -> None:
-        self._spawn(self._programs, member, EXECUTE, {"argv": [sys.executable, "-m", member.module, *member.argv]})
+        argv = [sys.executable, "-m", member.module, *member.argv]
+        self._spawn(self._programs, member, EXECUTE, {"file": argv[0], "args": argv})
 
     def _spawn(self, server: ForkServer, member: Member, target: str, kwargs: Mapping[str, object]) -> None:
         changes = {"TMPDIR": str(self._settings.runtime_dir), **self._settings.node_environ.get(member.name, {})}

@@ -143,11 +143,6 @@ def resolve(target: str) -> Callable[..., Any]:
     return found
 
 
-def execute(argv: list[str]) -> NoReturn:
-    """As a target: become the program `argv`, as a plain subprocess would, but one that dies with the zygote."""
-    os.execvp(argv[0], argv)  # noqa: S606  # no shell is wanted
-
-
 def main(control_fd: int, prepare: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controlling process to handle
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave by way of `finally`

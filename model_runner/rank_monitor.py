@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from baton.contracts.secret import ClusterSecret
@@ -115,22 +115,20 @@ def _connect(address: tuple[str, int], secret: ClusterSecret, index: int) -> soc
     place = f"{address[0]}:{address[1]}"
     key = secret.derive(_PURPOSE)
     greeting = _INDEX.pack(index) + secrets.token_bytes(_NONCE_BYTES)
-    connection = None
-    try:
-        connection = socket.create_connection(address, timeout=JOIN_S)
-        nonce = _receive(connection, _NONCE_BYTES)
-        connection.sendall(greeting + _proof(key, b"rank" + nonce + greeting))
-        answer = _receive(connection, _NONCE_BYTES)
-    except OSError as exc:
-        if connection is not None:
-            connection.close()
-        raise ConnectorError(
-            f"the node's first host did not let this one in at {place}: it holds another cluster secret, or is not reached "
-            f"({exc})"
-        ) from exc
-    if not hmac.compare_digest(answer, _proof(key, b"hub" + greeting[_INDEX.size :])):
-        connection.close()
-        raise ConnectorError(f"what answers at {place} does not hold this cluster secret")
+    with ExitStack() as failed:
+        try:
+            connection = failed.enter_context(socket.create_connection(address, timeout=JOIN_S))
+            nonce = _receive(connection, _NONCE_BYTES)
+            connection.sendall(greeting + _proof(key, b"rank" + nonce + greeting))
+            answer = _receive(connection, _NONCE_BYTES)
+        except OSError as exc:
+            raise ConnectorError(
+                f"the node's first host did not let this one in at {place}: it holds another cluster secret, or is not "
+                f"reached ({exc})"
+            ) from exc
+        if not hmac.compare_digest(answer, _proof(key, b"hub" + greeting[_INDEX.size :])):
+            raise ConnectorError(f"what answers at {place} does not hold this cluster secret")
+        failed.pop_all()
     return connection
 
 

@@ -69,10 +69,8 @@ class Reports:
 def _serve(folder: Path, worker: Reports) -> StatusServer | None:
     """Answer in an engine's own folder: the node's for the first, `dp1` and so on for further data-parallel ones."""
     path, vllm_config = folder / RUNNER_SOCKET, worker.vllm_config
-    is_remote = (
-        getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) > 0
-    )  # on another host than the node's API
-    config = node_config_of(vllm_config) if is_remote else None
+    beside_api = getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) == 0  # on the host of the node's API
+    config = None if beside_api else node_config_of(vllm_config)
     server = StatusServer(path, worker.token_report, door=door_of(vllm_config, config, path) if config else None)
     try:
         folder.mkdir(exist_ok=True)
