@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -29,26 +28,19 @@ PROBE_TIMEOUT_S: Final = 30.0  # of whatever the node tries, but for a push
 PUSH_TIMEOUT_S: Final = 90.0  # besides its pause
 RECEIVE_S: Final = 120.0  # likewise, of a trial
 READY: Final = "/ready"
+UNREACHABLE: Final = "node-unreachable"
 # What keeps the proxy from using a node, seen from here.
-UNUSED: Final = ("node-unreachable", "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
+UNUSED: Final = (UNREACHABLE, "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 _T = TypeVar("_T")
 
 
-class Unlike(StrEnum):
-    """How an answer differs from that of a healthy node."""
-
-    SILENT = "silent"  # there is none
-    SECRET = "secret"  # noqa: S105  # it refuses our token
-    OTHER = "other"  # it is another's
-
-
 class AskError(Exception):
-    """No usable answer; the message says why."""
+    """No usable answer; the message says why, and `code` what is found of a node that gives it."""
 
-    def __init__(self, message: str, unlike: Unlike = Unlike.OTHER) -> None:
+    def __init__(self, message: str, code: str = "no-node") -> None:
         super().__init__(message)
-        self.unlike = unlike
+        self.code = code
 
 
 class _Engines(msgspec.Struct):
@@ -79,7 +71,7 @@ class ProbeClient:
     async def info(self, url: str) -> NodeInfo:
         answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
         if answer.status_code in (401, 403):
-            raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
+            raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", "cluster-secret")
         if answer.status_code != 200:
             raise AskError(f"GET {NODE_PATH} answered {answer.status_code}")
         return _decode(answer, NodeInfo)
@@ -89,8 +81,8 @@ class ProbeClient:
         try:
             return await self.get(url + PROBE_PATH, probe.Machine)
         except AskError as exc:
-            if exc.unlike is Unlike.SILENT:
-                raise AskError(f"GET {PROBE_PATH}: {exc}", Unlike.SILENT) from exc
+            if exc.code == UNREACHABLE:
+                raise AskError(f"GET {PROBE_PATH}: {exc}", UNREACHABLE) from exc
             return None
 
     async def engines(self, url: str) -> list[str]:
@@ -115,9 +107,9 @@ class ProbeClient:
         try:
             return await self._http.request(method, url, headers=headers, content=body, timeout=timeout_s)
         except httpx.TimeoutException as exc:
-            raise AskError("it does not answer in time", Unlike.SILENT) from exc
+            raise AskError("it does not answer in time", UNREACHABLE) from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise AskError(f"it cannot be asked: {exc}", Unlike.SILENT) from exc
+            raise AskError(f"it cannot be asked: {exc}", UNREACHABLE) from exc
 
 
 def _decode(answer: httpx.Response, kind: type[_T]) -> _T:
@@ -195,8 +187,7 @@ async def _look(client: ProbeClient, url: str, role: Role) -> tuple[Known, list[
         info = await client.info(url)
         found, engines = await asyncio.gather(client.machine(url), client.engines(url))
     except AskError as exc:
-        code = {Unlike.SECRET: "cluster-secret", Unlike.OTHER: "no-node"}.get(exc.unlike, "node-unreachable")
-        return Known(url=url, role=role), [Finding(code=code, where=url, what=str(exc))]
+        return Known(url=url, role=role), [Finding(code=exc.code, where=url, what=str(exc))]
     return Known(url=url, role=role, info=info, machine=found, engines=engines), []
 
 

@@ -11,9 +11,6 @@ from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import BITS, MEGA, Known, Tried, token_bytes
 
-OK = 0
-FOUND = 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
@@ -30,7 +27,7 @@ class Examination:
 
 
 def status(examination: Examination, *, strict: bool) -> int:
-    return FOUND if examination.count("wrong") or (strict and examination.findings) else OK
+    return 1 if examination.count("wrong") or (strict and examination.findings) else 0
 
 
 def text(examination: Examination) -> str:
