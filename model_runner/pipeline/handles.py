@@ -57,3 +57,11 @@ def wait_for(handles: Iterable[Handle], timeout_s: float, what: str) -> None:
                 handle.wait(timeout)
             else:
                 handle.wait()
+
+
+def receive_now(post: Callable[..., Posted], how: dict[str, Any], timeout_s: float) -> Posted:
+    """Post a receive and wait for its message. Raises `PipelineError`."""
+    with told_as(RECEIVING):
+        tensors, handles, postprocess = post(**how)
+    wait_for(handles, timeout_s, RECEIVING)
+    return Posted(tensors, [], postprocess)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import torch.distributed
 
-from baton.model_runner.pipeline.handles import RECEIVING, SENDING, Handle, Posted, Tensors, told_as, wait_for
+from baton.model_runner.pipeline.handles import SENDING, Handle, Posted, Tensors, receive_now, told_as, wait_for
 from baton.model_runner.pipeline.receive_ahead import ReceiveAhead
 from baton.model_runner.pipeline.send_window import SendWindow
 
@@ -82,11 +82,9 @@ def _wait_at_once(group: Any, lane: Any, timeout_s: float) -> None:
         return []
 
     def receive(**how: Any) -> Posted:
-        with told_as(RECEIVING):
-            tensors, handles, postprocess = lane.irecv_tensor_dict(**how)
-        wait_for(handles, timeout_s, RECEIVING)
-        for finish in postprocess:
+        message = receive_now(lane.irecv_tensor_dict, how, timeout_s)
+        for finish in message.postprocess:
             finish()
-        return Posted(tensors, [], [])
+        return message._replace(postprocess=[])
 
     group.isend_tensor_dict, group.irecv_tensor_dict = send, receive

@@ -14,18 +14,13 @@ The thread waits for the next message however long the engine is idle. Who waits
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from baton.model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
+from baton.model_runner.pipeline.handles import PipelineError, Posted, Tensors, receive_now
 
 AHEAD = 1  # messages received before `recv` was called for them, at most
-
-
-class _Message(NamedTuple):
-    tensors: Tensors
-    postprocess: list[Callable[[], None]]
 
 
 class ReceiveAhead:
@@ -36,7 +31,7 @@ class ReceiveAhead:
         self._post = post
         self._timeout_s = timeout_s
         self._may_receive = threading.Semaphore(AHEAD)
-        self._arrived: queue.SimpleQueue[_Message | BaseException] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Posted | BaseException] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._how: dict[str, Any] = {}
         self._failure: BaseException | None = None
@@ -58,7 +53,7 @@ class ReceiveAhead:
         tensors: Tensors = {}
         return Posted(tensors, [_FirstUse(self, tensors)], [])
 
-    def take(self) -> _Message:
+    def take(self) -> Posted:
         """Wait for the next message. Raises `PipelineError`: the stage before is gone, or silent for `timeout_s`."""
         if self._failure is None:
             self.in_time += not self._arrived.empty()
@@ -66,28 +61,21 @@ class ReceiveAhead:
                 message = self._arrived.get(timeout=self._timeout_s)
             except queue.Empty:
                 message = PipelineError(f"the previous pipeline stage has sent nothing for {self._timeout_s:g} s")
-            if isinstance(message, _Message):
+            if isinstance(message, Posted):
                 self.taken += 1
                 return message
             self._failure = message  # whatever comes later belongs to another step
         raise PipelineError(f"the step has no input: {self._failure}") from self._failure
 
+    @torch.inference_mode()  # it counts per thread, and the tensors are used under it
     def _run(self) -> None:
         while True:
             self._may_receive.acquire()
             try:
-                self._arrived.put(self._receive_one())
+                self._arrived.put(receive_now(self._post, self._how, self._timeout_s))
             except BaseException as exc:  # noqa: BLE001  # the thread's boundary: who waits for the message is told
                 self._arrived.put(exc)
                 return
-
-    @torch.inference_mode()  # it counts per thread, and the tensors are used under it
-    def _receive_one(self) -> _Message:
-        with told_as(RECEIVING):
-            tensors, handles, postprocess = self._post(**self._how)
-        wait_for(handles, self._timeout_s, RECEIVING)
-        assert tensors is not None  # a group of several stages
-        return _Message(tensors, postprocess)
 
 
 class _FirstUse:
@@ -107,5 +95,6 @@ class _FirstUse:
         message = self._source.take()
         for finish in message.postprocess:
             finish()
+        assert message.tensors is not None  # a group of several stages
         self._tensors.update(message.tensors)
         self._done = True
