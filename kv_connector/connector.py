@@ -40,7 +40,6 @@ from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_orde
 from baton.kv_connector.vllm_compat.versions import (
     KNOWS_FAILED_RECEIVES,
     FailedLoads,
-    TransferResults,
     cache_manager_of,
     check_engine,
 )
@@ -99,8 +98,9 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         if role is KVConnectorRole.WORKER:
             check_order(vllm_config)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
-        self._scheduler: SchedulerSides | None = None
-        self._worker: WorkerSides | None = None
+        # Of the other process's sides it has none, and of a worker's none before its KV cache is allocated.
+        self._scheduler = SchedulerSides(own, None, None)
+        self._worker = WorkerSides(own, None, None)
         self._introduced: RankAddress | None = None
         self._failed_loads = FailedLoads()
         self._status: StatusServer | None = None
@@ -113,13 +113,12 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
         """Start the worker: the KV cache is allocated, and vLLM has settled which graphs it captures."""
         check_graphs(self._vllm_config, self._config.layer_sync)
-        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
-        self._worker = made.worker
-        self._introduced = RankAddress(index=made.rank, address=made.worker.address)
-        path = self._config.engine_dir / f"worker-{made.rank}.sock"
+        worker = self._worker = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
+        self._introduced = RankAddress(index=worker.rank, address=worker.address)
+        path = self._config.engine_dir / f"worker-{worker.rank}.sock"
         door = door_of(self._vllm_config, self._config, path)
-        self._status = StatusServer(path, made.snapshot, self._worker.cancel, self._worker.timeline, door)
-        self._worker.start()
+        self._status = StatusServer(path, worker.snapshot, worker.cancel, worker.timeline, door)
+        worker.start()
         self._status.start()
         verify_hosts_agree(self._vllm_config, self._config)
 
@@ -129,12 +128,12 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Void what this step takes away, before zeroing or copying touches the blocks."""
-        if self._worker is not None and isinstance(kv_connector_metadata, Step):
+        if isinstance(kv_connector_metadata, Step):
             self._worker.void(kv_connector_metadata)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
-        if self._worker is None or not isinstance(connector_metadata, Step):
+        if not isinstance(connector_metadata, Step):
             return
         if connector_metadata.decode is not None:
             reserved = connector_metadata.decode.reserved
@@ -146,38 +145,32 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """A layer's attention is next: P may wait for the layers so far. D's requests have all their KV already."""
-        if self._worker is not None:
-            self._worker.attention_begins(layer_name)
+        self._worker.attention_begins(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
-        if self._worker is not None:
-            self._worker.layer_written(layer_name)
+        self._worker.layer_written(layer_name)
 
     def on_kv_cache_written(self, layer_name: str = "") -> None:
         """A layer's KV has been issued, its attention has not: vllm-ascend's own hook, often without the name."""
-        if self._worker is not None:
-            self._worker.layer_written(layer_name)
+        self._worker.layer_written(layer_name)
 
     def finish_forward(self) -> None:
         """The forward pass has been issued: vLLM's V2 runner says it before it samples."""
-        if self._worker is not None:
-            self._worker.finish_forward()
+        self._worker.finish_forward()
 
     def wait_for_save(self) -> None:
         """The step has been issued; nothing waits."""
-        if self._worker is not None:
-            self._worker.end_step()
+        self._worker.end_step()
 
     def tokens_sampled(self, output: "ModelRunnerOutput") -> None:
         """A step's tokens are on the host: our worker class says it, from any thread."""
-        if self._worker is not None:
-            self._worker.tokens_sampled(output)
+        self._worker.tokens_sampled(output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> "KVConnectorTransferResults":
         """Which requests' sends and receives have ended since the last step, each once."""
-        return self._worker.take_results() if self._worker is not None else TransferResults()
+        return self._worker.take_results()
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         """The same as asked by a vLLM that does not know `get_transfer_results`."""
@@ -189,15 +182,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def build_connector_worker_meta(self) -> DecodeReport | None:
         """What the scheduler side should know beyond that."""
-        return self._worker.take_report() if self._worker is not None else None
+        return self._worker.take_report()
 
     def shutdown(self) -> None:
         """Stop all threads; the engines are closed, so no peer can write any more."""
         for part in (self._status, self._integrity, self._worker):
             if part is not None:
                 part.stop()
-        if self._scheduler is not None:
-            self._scheduler.close()
+        self._scheduler.close()
         spin_again()
 
     # --- scheduler ---
@@ -211,60 +203,52 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         return self._config.role == "prefill"
 
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
-        if self._scheduler is not None:
-            self._scheduler.bind_pool(gpu_block_pool, cache_manager_of(self))
-            self._status = StatusServer(self._config.engine_dir / "scheduler.sock", self._scheduler.snapshot)
-            self._integrity = StatusServer(self._config.engine_dir / "integrity.sock", self._scheduler.integrity.ask)
-            self._status.start()
-            self._integrity.start()
-            watch_workers()
+        self._scheduler.bind_pool(gpu_block_pool, cache_manager_of(self))
+        self._status = StatusServer(self._config.engine_dir / "scheduler.sock", self._scheduler.snapshot)
+        self._integrity = StatusServer(self._config.engine_dir / "integrity.sock", self._scheduler.integrity.ask)
+        self._status.start()
+        self._integrity.start()
+        watch_workers()
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: "Mapping[tuple[int, int], KVConnectorHandshakeMetadata]"
     ) -> None:
         """Where all ranks of this engine are reached."""
-        if self._scheduler is not None:
-            ranks = sorted((rank for rank in metadata.values() if isinstance(rank, RankAddress)), key=lambda r: r.index)
-            self._scheduler.set_addresses([rank.address for rank in ranks if rank.address])
+        ranks = sorted((rank for rank in metadata.values() if isinstance(rank, RankAddress)), key=lambda r: r.index)
+        self._scheduler.addresses = [rank.address for rank in ranks if rank.address]
 
     def on_new_request(self, request: "Request") -> None:
-        if self._scheduler is not None:
-            self._scheduler.add_request(request)
+        self._scheduler.add_request(request)
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
         """D's layers with attention may have more of a prompt cached than its recurrent layers have a state for: the state comes from P."""
-        return self._scheduler is not None and self._scheduler.decode is not None
+        return self._scheduler.decode is not None
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens will come from a prefill node."""
-        return self._scheduler.match(request, num_computed_tokens) if self._scheduler is not None else (0, False)
+        return self._scheduler.match(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: "Request") -> tuple[int, ...]:
         """All groups: vLLM must not zero what a peer fills (E6)."""
         return tuple(range(len(self._kv_cache_config.kv_cache_groups)))
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        if self._scheduler is not None:
-            self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
+        self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
-        assert self._scheduler is not None  # only the scheduler's connector is asked
         return self._scheduler.take_step(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        if self._scheduler is not None:
-            report = connector_output.kv_connector_worker_meta
-            self._scheduler.update(
-                connector_output.finished_sending or set(),
-                report if isinstance(report, DecodeReport) else DecodeReport(),
-                connector_output.finished_recving or set(),
-            )
+        report = connector_output.kv_connector_worker_meta
+        self._scheduler.update(
+            connector_output.finished_sending or set(),
+            report if isinstance(report, DecodeReport) else DecodeReport(),
+            connector_output.finished_recving or set(),
+        )
 
     def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """A request has ended; True keeps its blocks until `finished_sending`."""
-        if self._scheduler is None:
-            return False, None
         return self._scheduler.finish_request(request, aborted=request.status not in _COMPLETED), None
 
     def request_finished_all_groups(
@@ -275,7 +259,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def has_pending_push_work(self) -> bool:
         """Keep stepping while a peer may write to some block: it is a step that gives it back."""
-        return self._scheduler is not None and self._scheduler.has_open_reservations()
+        return self._scheduler.has_open_reservations()
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
@@ -294,6 +278,5 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     def take_events(self) -> Iterable[Any]:
         """No cache events of our own; but this is the last that vLLM asks of us in a step, when all blocks are back."""
-        if self._scheduler is not None:
-            self._scheduler.integrity.step_ends()
+        self._scheduler.integrity.step_ends()
         return ()

@@ -4,12 +4,11 @@ The prefill node decides, by its own `kv_verify` and from the transfer's id alon
 `Commit` carries, so the two cannot disagree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 from baton.kv_connector.errors import ConnectorConfigError
-from baton.kv_connector.protocol.block_ids import runs
 
 DIGEST_BYTES = 8  # per region
 
@@ -52,6 +51,17 @@ def differences(names: Sequence[str], ours: bytes, theirs: bytes) -> list[str]:
 def mismatch(regions: Sequence[str], blocks: Sequence[int]) -> str:
     """Say what does not agree: the regions, and the blocks in which they were compared."""
     return f"the KV that arrived is not the KV that was sent: {_some(regions)} in blocks {_some(runs(blocks))}"
+
+
+def runs(blocks: Iterable[int]) -> list[str]:
+    """Write consecutive block ids as one range, for people: 7, 8, 9, 3 → "7-9", "3"."""
+    found: list[list[int]] = []
+    for block in blocks:
+        if found and found[-1][1] + 1 == block:
+            found[-1][1] = block
+        else:
+            found.append([block, block])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
 
 
 def _some(names: Sequence[str]) -> str:

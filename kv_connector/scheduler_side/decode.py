@@ -32,7 +32,14 @@ from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.start_tokens import abort_without_kv, start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
-from baton.kv_connector.scheduler_side.tracking import Failures, choice_of, computed_by, is_named, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import (
+    Failures,
+    choice_of,
+    is_named,
+    params_of,
+    scheduled_in,
+    wrong_grid,
+)
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
 from baton.kv_connector.vllm_compat.media import NO_MEDIA, Media
@@ -69,7 +76,6 @@ class DecodeScheduler:
         media: Media = NO_MEDIA,
     ) -> None:
         """`sampling`: digest of how the engine samples, if its scheduler starts requests with given tokens; else empty."""
-        self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
         self._grid = grid
         self._secret = secret
@@ -220,7 +226,7 @@ class DecodeScheduler:
         for new in output.scheduled_new_reqs:
             # The V2 runner also has here what goes on after a preemption, perhaps with more than its prompt cached.
             self._totals["prompt_tokens_computed"] += max(0, len(new.prompt_token_ids or ()) - new.num_computed_tokens)
-        for request_id, computed in computed_by(output):
+        for request_id, _, computed in scheduled_in(output):
             self._siblings.scheduled(request_id, computed)
         now = time.monotonic()
         self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], now)
@@ -255,12 +261,9 @@ class DecodeScheduler:
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
-        pool, now = self._ledger.pool, time.monotonic()
+        now = time.monotonic()
         return {
-            "num_blocks": pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
-            "free_blocks": pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
-            "control_addresses": self.addresses,
             "first_tokens": self._sampling,
             "transfers": [
                 {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import SINGLE, Grid, Grids
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
 from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, has_kv, lengthen, sent_tokens
 from baton.kv_connector.scheduler_side.answer_tokens import objection as cannot_follow
@@ -23,7 +23,7 @@ from baton.kv_connector.scheduler_side.first_output import end_after_first_token
 from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.start_tokens import abort_at_once
-from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, scheduled_in, wrong_grid
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
@@ -82,7 +82,6 @@ class PrefillScheduler:
 
         `answers`: of an engine that also sends the KV of answers; None: it sends that of prompts alone.
         """
-        self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
@@ -204,16 +203,12 @@ class PrefillScheduler:
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
-        assert self._pool is not None  # bound before the node serves
         held = [(request_id, tracked, "held") for request_id, tracked in list(self._held.items())]
         live = [
             (request_id, tracked, tracked.state.name.lower()) for request_id, tracked in list(self._requests.items())
         ]
         return {
-            "num_blocks": self._pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
-            "free_blocks": self._pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
-            "control_addresses": self.addresses,
             "first_tokens": self._sampling,
             "transfers": [
                 {
@@ -239,15 +234,9 @@ class PrefillScheduler:
     def _take_in(self, output: "SchedulerOutput") -> None:
         """Note what the step does for prompts. Not called in most steps of a node that decodes: there may be hundreds of requests."""
         for new in output.scheduled_new_reqs:
-            scheduled = output.num_scheduled_tokens[new.req_id]
             self._begin(new.req_id, new.num_computed_tokens)
-            self._advance(new.req_id, new.block_ids, new.num_computed_tokens + scheduled)
-        cached = output.scheduled_cached_reqs
-        for request_id, blocks, computed in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            scheduled = output.num_scheduled_tokens[request_id]
-            self._advance(request_id, blocks or (), computed + scheduled)
+        for request_id, blocks, computed in scheduled_in(output):
+            self._advance(request_id, blocks, computed)
 
     def _begin(self, request_id: str, cached_tokens: int) -> None:
         tracked = self._requests.get(request_id)

@@ -10,7 +10,7 @@ from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
-from baton.kv_connector.vllm_compat.lora_loading import adapters_of
+from baton.kv_connector.vllm_compat.lora import adapters_of
 from baton.kv_connector.vllm_compat.media import media_of
 from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerSides:
-    """What the facade calls; at least one side is there."""
+    """What the facade calls; without a side nothing happens."""
 
     def __init__(self, role: Role, prefill: PrefillScheduler | None, decode: DecodeScheduler | None) -> None:
         """`role`: the node's own, whose side is shown first."""
@@ -29,18 +29,16 @@ class SchedulerSides:
         self.decode = decode
         sides: list[PrefillScheduler | DecodeScheduler] = [side for side in (prefill, decode) if side is not None]
         self._sides = sides if role == "prefill" else sides[::-1]
+        self._pool: BlockPool | None = None
+        self.addresses: list[str] = []  # of our ranks, for the node API; none where all of them dial
         self.integrity = IntegrityCheck(self._reservations, decode.history if decode else None)
 
     def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
         """Name the block pool and, where vLLM hands it out, its cache manager."""
+        self._pool = pool
         self.integrity.bind(pool, cache_manager)
         for side in self._sides:
             side.bind_pool(pool)
-
-    def set_addresses(self, addresses: list[str]) -> None:
-        """Name where our ranks are reached, for the node API."""
-        for side in self._sides:
-            side.addresses = addresses
 
     def add_request(self, request: "Request") -> None:
         self.integrity.request_arrived(request.request_id)
@@ -87,8 +85,15 @@ class SchedulerSides:
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
+        assert self._pool is not None  # bound before the node serves
         said = join([side.snapshot() for side in self._sides])
-        return said | {"totals": said["totals"] | self.integrity.totals, "both_ways": len(self._sides) > 1}
+        return said | {
+            "num_blocks": self._pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
+            "free_blocks": self._pool.get_num_free_blocks(),
+            "control_addresses": self.addresses,
+            "totals": said["totals"] | self.integrity.totals,
+            "both_ways": len(self._sides) > 1,
+        }
 
     def close(self) -> None:
         if self.decode:

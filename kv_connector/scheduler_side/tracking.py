@@ -2,13 +2,12 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from baton.contracts import kv_transfer
 from baton.contracts.kv_transfer import CHOICE, Grid, Role, TransferParams, TransferParamsError
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.telemetry.reasons import CLASSES, reason_class
 from baton.kv_connector.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -18,6 +17,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REMEMBERED_FAILURES = 32
+OTHER: Final = "other"  # of a reason that is not recognised, as one from a newer peer
+_PHRASES: Final = (
+    ("refused", ("refused",)),
+    ("timeout", ("no commit within", "not verified within", "had not started it")),
+    ("peer_lost", ("does not answer", "restarted", "fell silent")),
+    ("push_failed", ("a push failed",)),
+    ("fenced", ("engine was fenced",)),
+    (
+        "prefill_lost",
+        ("preempted", "aborted", "forward pass failed", "device failed", "no decode node asked", "stood still"),
+    ),
+    ("mismatch", ("different prompts", "does not fit the prompt", "another prompt", "not the KV that was sent")),
+    ("ranks", ("the proxy takes this node for", "the proxy names", "prefill ranks pushed", "divides this rank's KV")),
+)
+CLASSES: Final = (*(name for name, _ in _PHRASES), OTHER)
 
 
 def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: Refusals) -> TransferParams | None:
@@ -53,13 +67,20 @@ def wrong_grid(said: Grid, ours: Grid) -> str:
     return f"the proxy takes this node for tp={said.tp} pp={said.pp}, it is tp={ours.tp} pp={ours.pp}"
 
 
-def computed_by(output: "SchedulerOutput") -> Iterator[tuple[str, int]]:
-    """Yield each scheduled request, and how many of its tokens will have been computed when the step has run."""
-    cached = output.scheduled_cached_reqs
+def scheduled_in(output: "SchedulerOutput") -> Iterator[tuple[str, Sequence[Sequence[int]], int]]:
+    """Yield each request of a step, its new blocks by KV cache group, and how many tokens it will have computed then."""
+    cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
     for new in output.scheduled_new_reqs:
-        yield new.req_id, new.num_computed_tokens + output.num_scheduled_tokens[new.req_id]
-    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-        yield request_id, computed + output.num_scheduled_tokens[request_id]
+        yield new.req_id, new.block_ids, new.num_computed_tokens + scheduled[new.req_id]
+    for request_id, blocks, computed in zip(
+        cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+    ):
+        yield request_id, blocks or (), computed + scheduled[request_id]
+
+
+def reason_class(reason: str) -> str:
+    """Say why a transfer came to nothing, as one of the few values of a metric's label: reasons are sentences, some P's."""
+    return next((name for name, phrases in _PHRASES if any(phrase in reason for phrase in phrases)), OTHER)
 
 
 class Failures:

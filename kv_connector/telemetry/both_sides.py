@@ -7,7 +7,7 @@ from baton.kv_connector.telemetry.refusals import added_up
 
 REVERSE: Final = "reverse"  # what the side that is not the node's role says, but for what is joined
 _JOINED: Final = ("transfers", "sessions", "open_transfers", "control_address")  # a side that dials has no address: ""
-_OF_THE_ENGINE: Final = ("num_blocks", "free_blocks", "block_size", "control_addresses", "first_tokens")
+_OF_THE_ENGINE: Final = ("block_size", "first_tokens")
 
 
 def join(snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

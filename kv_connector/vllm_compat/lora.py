@@ -9,6 +9,9 @@ at again with each prompt. Of an adapter nothing is known, and its prompts are l
 - that was loaded again with other files from the same place: vLLM's prefix cache knows adapters by name and place, and
   goes on giving out the KV of the former,
 - whose files cannot be found.
+
+Named with `--lora-modules`, sent to `/v1/load_lora_adapter` or found by a resolver, an adapter reaches the workers by
+`Executor.add_lora`, in the process of the scheduler and on its thread. There is no hook for that: `watch` wraps it.
 """
 
 import hashlib
@@ -16,9 +19,11 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from vllm.v1.executor.abstract import Executor
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -94,6 +99,27 @@ class Adapters:
     def _unknown(self, adapter: "LoRARequest") -> str:
         _warn(adapter.lora_name, adapter.lora_path)
         return self._unlike_others
+
+
+def adapters_of(vllm_config: "VllmConfig") -> Adapters:
+    """Make the adapters of this engine, which see from now on what is loaded in this process."""
+    keeps_kv = bool(vllm_config.cache_config.enable_prefix_caching)
+    adapters = Adapters(settings_of(vllm_config), keeps_kv=keeps_kv)
+    if vllm_config.lora_config is not None:
+        watch(adapters)
+    return adapters
+
+
+def watch(adapters: Adapters, executor: Any = Executor) -> None:
+    """Tell `adapters`, in place of those that were told before, of each load."""
+    original = getattr(executor.add_lora, "__wrapped__", executor.add_lora)
+
+    @wraps(original)
+    def add_lora(self: Any, lora_request: "LoRARequest") -> bool:
+        with adapters.loading(lora_request):
+            return bool(original(self, lora_request))
+
+    executor.add_lora = add_lora
 
 
 def settings_of(vllm_config: "VllmConfig") -> str:

@@ -1,5 +1,6 @@
 """The sides of one rank, over one KV cache: a prefill worker, a decode worker, or both."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import Role
@@ -14,18 +15,29 @@ if TYPE_CHECKING:
 
 
 class WorkerSides:
-    """What the facade calls; at least one side is there."""
+    """What the facade calls; without a side nothing happens."""
 
     def __init__(
-        self, role: Role, prefill: PrefillWorker | None, decode: DecodeWorker | None, *, pushes_layers: bool
+        self,
+        role: Role,
+        prefill: PrefillWorker | None,
+        decode: DecodeWorker | None,
+        *,
+        pushes_layers: bool = False,
+        rank: int = 0,
+        described: Mapping[str, Any] | None = None,
     ) -> None:
-        """`role`: the node's own. `pushes_layers`: layers are pushed as they are written, else after the step."""
+        """`role`: the node's own. `pushes_layers`: layers are pushed as they are written, else after the step.
+
+        `rank`: our number in the engine's grid. `described`: what a snapshot says of it.
+        """
         self.prefill = prefill
         self.decode = decode
         self._layers = prefill if pushes_layers else None
         sides: list[PrefillWorker | DecodeWorker] = [side for side in (prefill, decode) if side is not None]
         self._sides = sides if role == "prefill" else sides[::-1]
-        self.address = prefill.address if prefill else ""
+        self.rank, self.address = rank, prefill.address if prefill else ""
+        self._described = described or {}
 
     def start(self) -> None:
         for side in self._sides:
@@ -85,4 +97,4 @@ class WorkerSides:
         return self.prefill.timeline(transfer_id) if self.prefill else {"flows": []}
 
     def snapshot(self) -> dict[str, Any]:
-        return join([side.snapshot() for side in self._sides])
+        return {**self._described, **join([side.snapshot() for side in self._sides])}

@@ -4,24 +4,24 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.mooncake_environment import check_transport
-from baton.kv_connector.layout.groups import block_tokens_of
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.layout.groups import block_tokens_of, groups_of, have_windows
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
 from baton.kv_connector.vllm_compat.states import states_of_layers
-from baton.kv_connector.worker_side.caches import describe, tensors_of
+from baton.kv_connector.worker_side.caches import LayerGroup, describe, tensors_of
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.divisions import divided_among, divisions_of, total_kv_heads
 from baton.kv_connector.worker_side.landing import default_stream
-from baton.kv_connector.worker_side.memberships import memberships
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sides import WorkerSides
@@ -35,21 +35,13 @@ if TYPE_CHECKING:
     from baton.kv_connector.worker_side.caches import KVCache
 
 
-class Made(NamedTuple):
-    """A worker that has not been started."""
-
-    worker: WorkerSides
-    rank: int  # its number in its engine's grid
-    snapshot: Callable[[], dict[str, Any]]
-
-
 def make_worker(
     vllm_config: "VllmConfig",
     config: ConnectorConfig,
     kv_cache_config: "KVCacheConfig",
     kv_caches: "Mapping[str, KVCache]",
-) -> Made:
-    """Make the worker of this rank.
+) -> WorkerSides:
+    """Make the worker of this rank; it has not been started.
 
     Raises:
         LayoutError, ConnectorConfigError, EngineError: this node cannot hand off KV; the message says why.
@@ -108,15 +100,45 @@ def make_worker(
         prefill = PrefillWorker(stream=stream, **common("prefill"))
     if "decode" in config.roles:
         decode = DecodeWorker(record=stream.record, device=default_stream(device), **common("decode"))
-    worker = WorkerSides(config.role, prefill, decode, pushes_layers=config.layer_sync != "forward")
     described = {
         "incarnation": f"{incarnation:016x}",
         "fingerprint": to_plain(fingerprint),
-        "regions": [to_plain(region.to_info()) for region in caches.regions],
+        "regions": [to_plain(region) for region in caches.regions],
         "num_blocks": num_blocks,
         "layer_sync": resolve_layer_sync(config.layer_sync, device.type),
     }
-    return Made(worker, introduction.index, lambda: described | worker.snapshot())
+    pushes_layers = config.layer_sync != "forward"
+    return WorkerSides(
+        config.role, prefill, decode, pushes_layers=pushes_layers, rank=introduction.index, described=described
+    )
+
+
+def memberships(
+    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", names: Iterable[str]
+) -> dict[str, LayerGroup]:
+    """Return vLLM's layer name → its KV cache group, for the layers that were registered (`names`).
+
+    vLLM's configuration lists the layers that keep KV of their own. One that reads another's (Gemma 3n's last layers)
+    belongs to the group of the layer that it shares with, whose block table and window are its own.
+
+    Raises:
+        LayoutError: nothing says which of several block tables, or windows, is that of a layer.
+    """
+    groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
+    found = {
+        name: LayerGroup(number, group.window, group.places)
+        for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))
+        for name in spec.layer_names
+    }
+    if len(groups) == 1 and not have_windows(groups):
+        return found  # there is but one way to read a block
+    layers = vllm_config.compilation_config.static_forward_context
+    for name in [name for name in names if name not in found]:
+        source = getattr(layers.get(name), "kv_sharing_target_layer_name", None)
+        if source not in found:
+            raise LayoutError(f"{name} keeps KV, but is in no KV cache group and shares with no layer that is in one")
+        found[name] = found[source]
+    return found
 
 
 def rank_of(vllm_config: "VllmConfig") -> Rank:

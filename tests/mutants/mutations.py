@@ -752,7 +752,7 @@ MUTATIONS: Final = [
         ("(params.transfer_id, choice) in self._started", "False"),
     ),
     *_of(
-        "kv_connector/scheduler_side/whole_media.py",
+        "kv_connector/scheduler_side/scheduler.py",
         "tests/integration/kv_connector/test_whole_media.py",
         ("                new.mm_features = self.requests[new.req_id].mm_features\n", "                pass\n"),
     ),

@@ -9,9 +9,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from baton.kv_connector.scheduler_side import scheduler
 from baton.kv_connector.scheduler_side.first_output import FirstOutput
-from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER, has_our_scheduler, make_scheduler
+from baton.kv_connector.scheduler_side.scheduler import MAKE_SCHEDULER, WholeMedia, has_our_scheduler, make_scheduler
 from baton.kv_connector.scheduler_side.start_tokens import StartTokens
-from baton.kv_connector.scheduler_side.whole_media import WholeMedia
 from baton.node.startup.arguments import SCHEDULER
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from baton.kv_connector.vllm_compat.lora import Adapters, settings_of
-from baton.kv_connector.vllm_compat.lora_loading import adapters_of, watch
+from baton.kv_connector.vllm_compat.lora import Adapters, adapters_of, settings_of, watch
 
 WEIGHTS = "adapter_model.safetensors"
 

@@ -13,7 +13,7 @@ from vllm.v1.worker.utils import add_kv_sharing_layers_to_kv_cache_groups
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.windows import OF_A_STATE
 from baton.kv_connector.worker_side.caches import LayerGroup, describe
-from baton.kv_connector.worker_side.memberships import memberships
+from baton.kv_connector.worker_side.worker_factory import memberships
 
 COMMON: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
 FULL = FullAttentionSpec(block_size=16, **COMMON)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.kv_connector.telemetry.reasons import CLASSES, reason_class
+from baton.kv_connector.scheduler_side.tracking import CLASSES, reason_class
 
 
 @pytest.mark.parametrize(
