@@ -21,29 +21,25 @@ NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
 
 
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
-
-    `kernel_blocks` to `sections`, and `state_parts`, say how a block may be divided; see
-    `baton.kv_connector.layout.regions.Region`.
-    """
+    """One buffer of KV blocks as announced to peers; `baton.kv_connector.layout.regions` has a picture."""
 
     name: Name
-    layer: int
-    base_addr: int
-    block_bytes: int
-    stride_bytes: int
-    num_blocks: int
-    kernel_blocks: int = 1
-    heads: int = 1
-    total_heads: int = 0
+    layer: int  # index of the layer in the rank's order
+    base_addr: int  # device address of block 0, bytes
+    block_bytes: int  # payload of one scheduler block
+    stride_bytes: int  # start of block i to start of block i + 1
+    num_blocks: int  # scheduler blocks
+    kernel_blocks: int = 1  # in a scheduler block, side by side
+    heads: int = 1  # slabs in a kernel block, one per KV head of this rank
+    total_heads: int = 0  # KV heads of all ranks together; 0: a block cannot be divided by heads
+    # In a slab: (how many in a row, bytes of one token in each); empty: a slab cannot be divided by tokens.
     sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
-    group: int = 0  # KV cache group
+    group: int = 0  # KV cache group, whose block table names its blocks; others' layers may lie in the same memory
     window: int = 0  # tokens that a token reads; 0: all; negative: those of its chunk of so many
     places: int = 1  # scheduler blocks of tokens in one of its blocks
     drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
-    state_parts: Annotated[
-        tuple[tuple[int, int], ...], msgspec.Meta(max_length=512)
-    ] = ()  # of a recurrent layer's state
+    # Of a recurrent layer's state, run by run: (bytes of a part, parts of all ranks together); empty: not divisible.
+    state_parts: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=512)] = ()
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):

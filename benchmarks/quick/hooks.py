@@ -25,8 +25,8 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.engine.base import EngineFactory
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt, Step
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt, Step
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve, encode
 from baton.kv_connector.worker_side.caches import Caches
@@ -133,8 +133,9 @@ class PrefillRank:
             digests=lambda *_: b"",  # `kv_verify` is off
         )
         self.worker.start()
-        regions = [region.to_info() for region in shape.regions(target.address)]
-        self._say(0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=regions))
+        self._say(
+            0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=list(shape.regions(target.address)))
+        )
 
     def stop(self) -> None:
         self.worker.stop()

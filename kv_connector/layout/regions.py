@@ -21,17 +21,15 @@ It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `copy_pla
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from baton.contracts.kv_transfer import MAX_GRID
 from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout.windows import EVERYTHING
 
 Span = tuple[int, int]  # address and length, both in bytes
 Sections = tuple[tuple[int, int], ...]
@@ -40,27 +38,8 @@ StateParts = tuple[tuple[int, int], ...]
 _ADDRESS_LIMIT = 1 << 63  # addresses are computed with signed 64-bit integers; no user space reaches higher
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """One buffer of KV blocks. `RegionInfo`, as which it is announced to peers, has the same fields."""
-
-    name: str
-    layer: int  # index of the layer in this rank's order
-    base_addr: int  # device address of block 0, bytes
-    block_bytes: int  # payload of one scheduler block
-    stride_bytes: int  # start of block i to start of block i + 1
-    num_blocks: int  # scheduler blocks
-    kernel_blocks: int = 1  # in a scheduler block, side by side
-    heads: int = 1  # slabs in a kernel block, one per KV head of this rank
-    total_heads: int = 0  # KV heads of all ranks together; 0: a block cannot be divided by heads
-    # In a slab: (how many in a row, bytes of one token in each); empty: a slab cannot be divided by tokens.
-    sections: Sections = ()
-    group: int = 0  # whose block table names its blocks; layers of other groups may lie in the same memory
-    window: int = EVERYTHING  # see `windows.py`
-    places: int = 1  # of a prompt that a block stands for, see `groups.py`
-    drafter: str = ""  # names the drafter whose layer this is; empty: the target's
-    # Of a state, run by run: (bytes of a part, parts of all ranks together); empty: it cannot be divided.
-    state_parts: StateParts = ()
+class Region(RegionInfo, frozen=True, kw_only=True):
+    """One buffer of KV blocks, whose numbers describe one: what a peer announces is made one by `from_info`."""
 
     def __post_init__(self) -> None:
         if min(self.base_addr, self.layer, self.total_heads, self.group) < 0:
@@ -95,9 +74,6 @@ class Region:
         """Whether the payloads of consecutive blocks touch, so that a run of blocks is one run of bytes."""
         return self.stride_bytes == self.block_bytes
 
-    def to_info(self) -> RegionInfo:
-        return RegionInfo(**{name: getattr(self, name) for name in RegionInfo.__struct_fields__})
-
     @classmethod
     def from_info(cls, info: RegionInfo) -> "Region":
         """Read a peer's announcement.
@@ -105,7 +81,7 @@ class Region:
         Raises:
             LayoutError: its numbers describe no buffer.
         """
-        return cls(**msgspec.structs.asdict(info))
+        return cls(**asdict(info))
 
 
 class _Dim(NamedTuple):

@@ -1,9 +1,11 @@
 """The KV caches that a worker registered, as plain integers."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from baton.kv_connector.layout.regions import (
     Division,

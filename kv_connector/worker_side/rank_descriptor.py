@@ -54,7 +54,7 @@ class RankDescriptor:
             node=self.node,
             rank=self.rank,
             fingerprint=self.fingerprint,
-            regions=[region.to_info() for region in self.caches.regions],
+            regions=list(self.caches.regions),
         )
 
     def check_compatible(self, theirs: Hello) -> str:

@@ -66,8 +66,7 @@ class Speaker:
 
     def hello(self) -> Hello:
         """An introduction that is accepted."""
-        regions = [region.to_info() for region in self._memory.caches.regions]
-        return Hello(node="hostile", rank=Rank(), fingerprint=FINGERPRINT, regions=regions)
+        return Hello(node="hostile", rank=Rank(), fingerprint=FINGERPRINT, regions=list(self._memory.caches.regions))
 
     def some_name(self) -> str:
         """An id that means something to the victim, mostly."""

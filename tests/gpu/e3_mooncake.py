@@ -10,10 +10,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
 from baton.kv_connector.engine.mooncake import MooncakeFactory

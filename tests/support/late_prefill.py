@@ -23,8 +23,8 @@ from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.loop import PeerKey
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.layout.copy_plan import CopyPlan
 from baton.kv_connector.layout.regions import Region, Span
 from baton.kv_connector.layout.tp_mapping import flow_id
@@ -209,9 +209,10 @@ class LateRank:
             digests=lambda *_: b"",
             enter_device=self.device.enter,
         )
-        regions = [region.to_info() for region in theirs.regions]
         self.worker.start()
-        self.say(Hello(node="D", rank=rank, fingerprint=fingerprint(BLOCK_TOKENS), regions=regions), receiver=0)
+        self.say(
+            Hello(node="D", rank=rank, fingerprint=fingerprint(BLOCK_TOKENS), regions=list(theirs.regions)), receiver=0
+        )
 
     def _caches(self, size: int, blocks: int) -> Caches:
         drafts = range(self._scenario.layers, self._all_layers)

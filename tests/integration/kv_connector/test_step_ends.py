@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
@@ -62,7 +63,7 @@ def test_a_drafter_s_layers_leave_when_it_has_run(tmp_path: Path, monkeypatch: p
     def drafted(*args: Any) -> Caches:
         caches = plain_caches(*args)
         *target, last = caches.regions
-        return replace(caches, regions=(*target, replace(last, drafter="eagle")))
+        return replace(caches, regions=(*target, msgspec.structs.replace(last, drafter="eagle")))
 
     monkeypatch.setattr(module, "plain_caches", drafted)
     with Ranks(tmp_path) as ranks:

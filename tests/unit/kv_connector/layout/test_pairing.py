@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
 from baton.kv_connector.layout.copy_plan import plan_units
@@ -190,7 +191,7 @@ def test_ranks_that_cannot_divide_a_block_meet_their_equals() -> None:
 def changed(rig: Rig, **changes: object) -> Side:
     """One rank whose region says something else."""
     side = rig.side(0)
-    return side._replace(regions=[replace(side.regions[0], **changes)])  # type: ignore[arg-type]
+    return side._replace(regions=[replace(side.regions[0], **changes)])
 
 
 PLAIN = Rig(heads=2, tp_size=1, block_tokens=8)
@@ -262,7 +263,7 @@ def drafting(drafter: str, tp_size: int = 1, **changes: object) -> Side:
     """A rank with one layer of the target and one of a drafter."""
     side = Rig(heads=2, tp_size=tp_size, block_tokens=16).side(0, ("l0", "draft"))
     target, draft = side.regions
-    return side._replace(regions=[target, replace(draft, drafter=drafter, **changes)])  # type: ignore[arg-type]
+    return side._replace(regions=[target, replace(draft, drafter=drafter, **changes)])
 
 
 def test_a_drafters_layers_travel_to_the_same_drafter_and_count_for_nothing() -> None:

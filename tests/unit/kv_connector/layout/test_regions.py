@@ -1,13 +1,15 @@
 """Addresses of KV blocks, checked against real tensors and a naive oracle."""
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
+from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.regions import Region, regions_of_tensor, storage_spans, unique_regions
 
@@ -61,7 +63,10 @@ def test_impossible_regions_are_refused(changes: dict[str, Any]) -> None:
 
 def test_a_region_survives_its_announcement() -> None:
     """What a peer reads from our announcement is what we have."""
-    assert Region.from_info(region(stride_bytes=128).to_info()) == region(stride_bytes=128)
+    made = region(stride_bytes=128)
+    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=RegionInfo)
+
+    assert Region.from_info(heard) == made
 
 
 def test_k_and_v_apart() -> None:

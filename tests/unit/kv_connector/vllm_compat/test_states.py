@@ -5,7 +5,6 @@ say which of the model's channels each of a rank's is. Elements are numbers that
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from vllm.model_executor.layers.mamba import mamba_utils
 from vllm.model_executor.layers.mamba.gdn.kimi_gdn_linear_attn import _make_fused_conv1d_weight_loader
 from vllm.model_executor.layers.mamba.mamba_mixer2 import mamba_v2_sharded_weight_loader
