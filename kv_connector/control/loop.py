@@ -58,7 +58,6 @@ class ControlLoop:
         self,
         handler: ControlHandler,
         tick_s: float,
-        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         *,
         secret: ClusterSecret | None = None,
         refusals: Refusals | None = None,
@@ -68,14 +67,12 @@ class ControlLoop:
         Args:
             handler: Gets messages and ticks.
             tick_s: Longest time between two calls of `on_tick`, s.
-            context: ZeroMQ's; by default one of its own.
             secret: For dialling. A loop that only listens gets it with `listen`.
             refusals: Counts what is refused before it becomes a message.
         """
         self._handler = handler
         self._tick_s = tick_s
-        self._context = context or zmq.Context()
-        self._owns_context = context is None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._secret = secret
         self._refusals = refusals or Refusals(logger)
         self._server: ControlServer | None = None
@@ -244,8 +241,7 @@ class ControlLoop:
         if self._server:
             self._server.close()
         self._wakeup.close()
-        if self._owns_context:
-            self._context.destroy(linger=0)
+        self._context.destroy(linger=0)
 
 
 def _place(traceback: TracebackType | None) -> tuple[str, int]:

@@ -18,20 +18,6 @@ from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.protocol.messages import SampledToken
 
-__all__ = [
-    "Abandoned",
-    "DecodeReport",
-    "DecodeStep",
-    "Ending",
-    "PrefillStep",
-    "Progress",
-    "RankAddress",
-    "Reserved",
-    "StartedPrompt",
-    "Step",
-    "Watched",
-]
-
 
 @dataclass
 class RankAddress(KVConnectorHandshakeMetadata):

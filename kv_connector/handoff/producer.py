@@ -16,7 +16,6 @@ Longer than other files: the state machine is one table of events, and its invar
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import count
 
 from baton.contracts.configuration.schema import TransferConfig
@@ -51,15 +50,6 @@ DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  #
 Route = object  # how the caller reaches a peer; opaque here
 
 
-def verify_none(transfer_id: str) -> bool:  # noqa: ARG001  # the shape of a choice
-    """No transfer's commit carries digests."""
-    return False
-
-
-def _all_of_them(layers: int, _: object) -> TransferLayout:
-    return TransferLayout(range(layers), regions=range(layers))
-
-
 class Producer:
     """All transfers of one prefill rank."""
 
@@ -72,8 +62,8 @@ class Producer:
         settings: TransferConfig,
         hello: Callable[[], Hello],
         check_compatible: Callable[[Hello], str],
-        terms: Callable[[Hello], TransferLayout] | None = None,
-        verify: Callable[[str], bool] = verify_none,
+        terms: Callable[[Hello], TransferLayout],
+        verify: Callable[[str], bool],
         refused: Callable[[Refused], None] = uncounted,
         times_layers: bool = False,
     ) -> None:
@@ -86,8 +76,7 @@ class Producer:
             settings: Time-outs, which affect liveness, never safety.
             hello: Makes our introduction.
             check_compatible: Returns why a peer's introduction cannot be accepted, or "".
-            terms: What we have in common with a peer that was accepted; None: with all of them all layers, and blocks
-                of the same size.
+            terms: What we have in common with a peer that was accepted.
             verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
             refused: Told of each message that is not acted on, or not as its sender wishes.
             times_layers: Whether transfers remember when each layer was written and pushed.
@@ -107,7 +96,7 @@ class Producer:
         self._terms_of: dict[int, TransferLayout] = {}  # of open sessions
         self._layers = layers
         self._block_tokens = block_tokens
-        self._terms = terms or partial(_all_of_them, layers)
+        self._terms = terms
         self._settings = settings
         self._hello = hello
         self._check_compatible = check_compatible

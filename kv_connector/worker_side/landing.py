@@ -44,7 +44,7 @@ class _Held:
     given_back: bool = False
 
 
-class Landing:
+class Landing(DeviceWaiter[_Held]):
     """Gives back what arrived, in its order, when the device has it. One thread waits, no other does."""
 
     def __init__(
@@ -61,27 +61,16 @@ class Landing:
         Or `lost`, with a reason, if the device failed or made no progress for `patience_s`. `device.synchronize`
         returns when the device has everything that has been acknowledged by then.
         """
+        super().__init__(
+            "baton-landing", enter_device=enter_device, passed=self._release, failed=self._fail, patience_s=patience_s
+        )
         self._device = device
         self._landed = landed
         self._lost = lost
-        self._waiter: DeviceWaiter[_Held] = DeviceWaiter(
-            "baton-landing", enter_device=enter_device, passed=self._release, failed=self._fail, patience_s=patience_s
-        )
-
-    def start(self) -> None:
-        self._waiter.start()
-
-    def stop(self) -> None:
-        """Stop the thread; one that waits for a device that hangs ends with the process."""
-        self._waiter.stop()
-
-    def give_up(self, now: float) -> None:
-        """Report lost what the device has had too long for (any thread)."""
-        self._waiter.give_up(now)
 
     def hold(self, arrived: Arrived) -> None:
         """Give `arrived` back when the device has it (any thread)."""
-        self._waiter.watch(self._device, _Held(arrived))
+        self.watch(self._device, _Held(arrived))
 
     def _release(self, held: _Held, _: float) -> None:
         held.given_back = True  # before the call: if it raises, the same ids must not be reported again as lost

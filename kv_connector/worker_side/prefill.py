@@ -16,8 +16,8 @@ from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.fan_out import FanOut
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer, Progress
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.layout.tp_mapping import named, transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Reserve, Revoke, decode, encode

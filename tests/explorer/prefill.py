@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from baton.kv_connector.handoff.outgoing import ProducerTransfer, Prompt, Push
-from baton.kv_connector.handoff.producer import verify_none
 from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Fail, Hello, Message
@@ -36,6 +35,7 @@ from tests.explorer.scene import (
     prompt_hash,
     right,
     verify_all,
+    verify_none,
 )
 
 AT = " at P"  # a request is named after its transfer

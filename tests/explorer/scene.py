@@ -192,6 +192,11 @@ def HELLO() -> Hello:  # noqa: N802  # a constant, in the shape in which the mac
     return Hello(node="", rank=Rank(), fingerprint=fingerprint, regions=[])
 
 
+def verify_none(transfer_id: str) -> bool:
+    """No commit carries digests."""
+    return False
+
+
 def verify_all(transfer_id: str) -> bool:
     """Every commit carries digests."""
     return True

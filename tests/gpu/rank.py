@@ -17,6 +17,7 @@ from baton.kv_connector.handoff.outgoing import ProducerTransfer, Progress, Prom
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.layout.copy_plan import CopyPlan
 from baton.kv_connector.protocol.messages import Commit, Fail, Hello, Message, Rank, Reserve
+from baton.kv_connector.protocol.verification import Sampling
 from baton.kv_connector.worker_side import sender, waiter
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync, recorder
@@ -99,6 +100,7 @@ class PushingRank:
             hello=ours.hello,
             check_compatible=ours.check_compatible,
             terms=ours.terms,
+            verify=Sampling.of("off"),
         )
         self._fan_out = FanOut(self._producer)
         limits = TransferConfig()

@@ -12,16 +12,8 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.handoff.incoming import BlockReservation
-from baton.kv_connector.handoff.metadata import (
-    DecodeStep,
-    Ending,
-    PrefillStep,
-    Progress,
-    Reserved,
-    StartedPrompt,
-    Watched,
-)
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import DecodeStep, Ending, PrefillStep, Reserved, StartedPrompt, Watched
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.protocol.messages import Rank as RankCoordinates
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from baton.kv_connector.errors import ConnectorConfigError
-from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt, Step
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, StartedPrompt, Step
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM, Handover, make_layer_sync
 from tests.support.ranks import LAYERS, Ranks

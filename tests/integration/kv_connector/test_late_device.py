@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.worker_side import waiter
 from baton.kv_connector.worker_side.sync import POLICIES, ModelStream, make_layer_sync
 from tests.support.fake_device import FakeDevice, Run, Stream

@@ -14,7 +14,8 @@ import pytest
 
 from baton.kv_connector.handoff import producer, pushing
 from baton.kv_connector.handoff.fan_out import FanOut
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress
+from baton.kv_connector.handoff.metadata import PrefillStep
+from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.layout import groups
 from baton.kv_connector.scheduler_side import block_pins, decode, prefill
 from baton.kv_connector.worker_side.prefill import PrefillWorker

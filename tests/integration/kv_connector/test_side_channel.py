@@ -200,19 +200,18 @@ def test_a_broken_handler_does_not_end_the_loop(talk: Talk, caplog: pytest.LogCa
 
 
 def test_stop_does_not_wait_for_the_garbage_collector() -> None:
-    """A monitor socket left to the collector keeps its context, and so the process, from ending. The caller's context survives."""
-    with zmq.Context() as context:
-        loop = ControlLoop(Recorder(), 10.0, context, secret=SECRET)
-        loop.start()
-        loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
-        eventually(lambda: loop._clients)
-        client = next(iter(loop._clients.values()))
+    """A monitor socket left to the collector keeps its context, and so the process, from ending."""
+    loop = ControlLoop(Recorder(), 10.0, secret=SECRET)
+    loop.start()
+    loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+    eventually(lambda: loop._clients)
+    client = next(iter(loop._clients.values()))
 
-        loop.stop()
+    loop.stop()
 
-        assert client.monitor.closed
-        assert client.socket.closed
-        assert not context.closed
+    assert client.monitor.closed
+    assert client.socket.closed
+    assert loop._context.closed
 
 
 def test_a_message_is_one_frame() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.sync import Handover, ModelStream, make_layer_sync
 from tests.support import ranks as module

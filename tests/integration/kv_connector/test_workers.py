@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
-from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.protocol.messages import Fail, Hello, Introduce, Message, Rank, encode
 from baton.node.connector.connector_channel import Outcomes
 from tests.support.fake_device import FakeDevice, Run

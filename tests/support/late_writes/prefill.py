@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.sync import HOST_STREAM
 from tests.support.late_writes.node import (

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.handoff.metadata import DecodeReport, Progress
+from baton.kv_connector.handoff.metadata import DecodeReport
+from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.layout.groups import Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler

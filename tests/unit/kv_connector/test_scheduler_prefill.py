@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.kv_transfer import Grid, Grids
-from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
 from baton.kv_connector.vllm_compat.lora import Adapters

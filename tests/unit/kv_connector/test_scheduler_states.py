@@ -8,7 +8,7 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
-from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import prompt_hash

@@ -8,6 +8,7 @@ from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve
 from tests.support.described import fingerprint
 
@@ -40,12 +41,15 @@ def reservation(
 
 def make_producer(incarnation: int = P, refuse: str = "", **changes: Any) -> Producer:
     """Make a producer of two layers that judges every introduction with `refuse`."""
+    layers = changes.get("layers", 2)
     usual: dict[str, Any] = {
-        "layers": 2,
+        "layers": layers,
         "block_tokens": 16,
         "settings": SETTINGS,
         "hello": hello,
         "check_compatible": lambda _: refuse,
+        "terms": lambda _: TransferLayout(range(layers), regions=range(layers)),
+        "verify": lambda _: False,
     }
     return Producer(incarnation=incarnation, **(usual | changes))
 

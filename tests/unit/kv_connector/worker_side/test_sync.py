@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from baton.kv_connector.errors import ConnectorConfigError
-from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.worker_side.sync import (
     EventSync,
     ForwardSync,
