@@ -37,7 +37,7 @@ from baton.kv_connector.protocol.messages import (
     Revoke,
     Started,
 )
-from baton.kv_connector.telemetry.refusals import Refused, uncounted
+from baton.kv_connector.telemetry.refusals import Refused
 
 MAX_DECLINED = 256  # of one peer that does not answer
 CANCELLED = "cancelled"  # the reason when no client waits any more
@@ -55,7 +55,7 @@ class Consumer:
         pool_blocks: int,
         hello: Callable[[], Hello],
         check_compatible: Callable[[Hello], str],
-        refused: Callable[[Refused], None] = uncounted,
+        refused: Callable[[Refused], None],
     ) -> None:
         """Make the machine; it knows no peer yet.
 
@@ -149,8 +149,7 @@ class Consumer:
     def verified(self, transfer: ConsumerTransfer, problem: str = "", *, mismatch: bool = False) -> bool:
         """The digests have been compared: there is no problem, or the KV must not be used. P hears of a mismatch.
 
-        Returns:
-            False if the request had ended before: the blocks may have been another's when they were read.
+        False: the request had ended before, and the blocks may have been another's when they were read.
         """
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return False

@@ -1,8 +1,7 @@
 """The prefill rank's side of every transfer.
 
-A transfer is known once either its prompt has started here or a decode rank has asked for it, whichever comes first.
-Blocks may be pushed when both are true. It ends exactly once: COMMIT, or FAIL once no push of it is under way, or
-FAIL(dirty) as soon as one push failed.
+A transfer is known once its prompt has started here or a decode rank has asked for it; blocks may be pushed when both
+are true. It ends exactly once: COMMIT, or FAIL once no push of it is under way, or FAIL(dirty) as soon as one failed.
 
     start ─┐
            ├─► pushing ──► every block acknowledged ─► first token, if asked for ─► digest, if verified ─► COMMIT
@@ -41,7 +40,7 @@ from baton.kv_connector.protocol.messages import (
     SampledToken,
     Started,
 )
-from baton.kv_connector.telemetry.refusals import Refused, uncounted
+from baton.kv_connector.telemetry.refusals import Refused
 from baton.kv_connector.telemetry.timings import counted_from
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
@@ -64,7 +63,7 @@ class Producer:
         check_compatible: Callable[[Hello], str],
         terms: Callable[[Hello], TransferLayout],
         verify: Callable[[str], bool],
-        refused: Callable[[Refused], None] = uncounted,
+        refused: Callable[[Refused], None],
         times_layers: bool = False,
     ) -> None:
         """Make the machine; it knows no peer yet.
@@ -236,8 +235,7 @@ class Producer:
     def digested(self, transfer: ProducerTransfer, digests: bytes, now: float) -> None:
         """The digests of a complete transfer's source blocks; empty if they cannot be had.
 
-        The blocks may have been taken away while they were read (I2): the epoch is void then, and the digests are
-        those of another request's KV.
+        If the blocks were taken away while they were read (I2) the epoch is void, and the digests are of another's KV.
         """
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return
@@ -276,7 +274,6 @@ class Producer:
                 self._end(transfer, "no decode node asked for this prompt", now)
 
     def hello_of(self, decode: int) -> Hello:
-        """The introduction of an open session's decode rank."""
         return self._hellos[decode]
 
     # --- inside --------------------------------------------------------------------------------------------------

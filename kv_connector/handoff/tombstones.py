@@ -27,17 +27,13 @@ class Tombstones:
         self._by_owner: dict[int, OrderedDict[str, None]] = {}  # oldest first
         self._capacity = capacity
 
-    def __len__(self) -> int:
-        return len(self._outcomes)
-
     def __contains__(self, transfer_id: str) -> bool:
         return self._known(transfer_id) is not None
 
     def bury(self, decode: int, outcome: Commit | Fail) -> None:
         """Remember how a transfer ended; `decode` is the incarnation of its decode rank.
 
-        A commit that is said again is without its timings, which take more room than all the rest: they go into D's
-        metrics and nothing else.
+        A commit that is said again is without its timings, which take most of the room and go into D's metrics alone.
         """
         self._forget(outcome.transfer_id)
         if isinstance(outcome, Commit):

@@ -85,7 +85,3 @@ def added_up(*counts: Mapping[str, int]) -> dict[str, int]:
 
 def _one_line(detail: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(detail)[:MAX_DETAIL_CHARS])
-
-
-def uncounted(kind: Refused) -> None:
-    """For a state machine whose refusals are not counted."""

@@ -17,9 +17,6 @@ class ConnectionOwners:
         self._speakers: OrderedDict[Hashable, int] = OrderedDict()
         self._capacity = capacity
 
-    def __len__(self) -> int:
-        return len(self._speakers)
-
     def may_speak(self, connection: Hashable, sender: int) -> bool:
         """Whether a connection speaks for this process: the first that it spoke for."""
         speaker = self._speakers.setdefault(connection, sender)

@@ -31,6 +31,7 @@ from tests.explorer.scene import (
     place_of,
     prompt_hash,
     right,
+    uncounted,
 )
 
 AT = " at D"  # a request is named after its transfer
@@ -60,6 +61,7 @@ class ConsumerRank(Rank):
             pool_blocks=100,
             hello=HELLO,
             check_compatible=accept_all,
+            refused=uncounted,
         )
         self.machine._sequence = NUMBERS
         self.gather = machines.gather(self.machine)

@@ -34,6 +34,7 @@ from tests.explorer.scene import (
     place_of,
     prompt_hash,
     right,
+    uncounted,
     verify_all,
     verify_none,
 )
@@ -63,6 +64,7 @@ class ProducerRank(Rank):
             settings=SETTINGS,
             hello=HELLO,
             check_compatible=accept_all,
+            refused=uncounted,
             terms=partial(_terms, scene.terms(self.place)),
             verify=verify_all if scene.verify else verify_none,
         )

@@ -14,6 +14,7 @@ from baton.kv_connector.protocol.messages import Hello, Rank, SampledToken
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from baton.kv_connector.telemetry.refusals import Refused
 from baton.kv_connector.worker_side.sides import WorkerSides
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
@@ -190,6 +191,10 @@ def HELLO() -> Hello:  # noqa: N802  # a constant, in the shape in which the mac
         weights="", dtype="", kv_cache_dtype="", quantization="", rope="", attention="", block_size_tokens=16
     )
     return Hello(node="", rank=Rank(), fingerprint=fingerprint, regions=[])
+
+
+def uncounted(kind: Refused) -> None:
+    """Refusals are not counted."""
 
 
 def verify_none(transfer_id: str) -> bool:

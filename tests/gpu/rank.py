@@ -101,6 +101,7 @@ class PushingRank:
             check_compatible=ours.check_compatible,
             terms=ours.terms,
             verify=Sampling.of("off"),
+            refused=lambda _: None,
         )
         self._fan_out = FanOut(self._producer)
         limits = TransferConfig()

@@ -50,6 +50,7 @@ def make_producer(incarnation: int = P, refuse: str = "", **changes: Any) -> Pro
         "check_compatible": lambda _: refuse,
         "terms": lambda _: TransferLayout(range(layers), regions=range(layers)),
         "verify": lambda _: False,
+        "refused": lambda _: None,
     }
     return Producer(incarnation=incarnation, **(usual | changes))
 
@@ -63,6 +64,7 @@ def make_consumer(incarnation: int = D, refuse: str = "", pool_blocks: int = 100
         pool_blocks=pool_blocks,
         hello=lambda: hello("d"),
         check_compatible=lambda _: refuse,
+        refused=lambda _: None,
     )
     consumer.engine_added(0, "e0")
     return consumer

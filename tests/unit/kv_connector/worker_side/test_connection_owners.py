@@ -19,6 +19,6 @@ def test_connections_heard_long_ago_are_forgotten() -> None:
     for connection in ("a", "b", "a", "c"):
         speakers.may_speak(connection, 1)
 
-    assert len(speakers) == 2
+    assert len(speakers._speakers) == 2
     assert not speakers.may_speak("a", 2)
     assert speakers.may_speak("b", 2)
