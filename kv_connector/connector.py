@@ -5,8 +5,7 @@
 | sends    | `scheduler_side.prefill`            | `worker_side.prefill`          |
 | receives | `scheduler_side.decode`             | `worker_side.decode`           |
 
-`scheduler_side.sides` and `worker_side.sides` hold them: one on a prefill or decode node, both on a node that sends and
-receives.
+`scheduler_side.sides` and `worker_side.sides` hold them: both on a node that sends and receives, else one.
 
 Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls the worker's hooks in one step is
 `handle_preemptions`, `bind_connector_metadata`, then per layer `wait_for_layer_load` and `save_kv_layer`, then
@@ -31,8 +30,7 @@ from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.handoff.metadata import DecodeReport, RankAddress, Step
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
-from baton.kv_connector.scheduler_side.scheduler_factory import make_scheduler_sides
-from baton.kv_connector.scheduler_side.sides import SchedulerSides
+from baton.kv_connector.scheduler_side.sides import SchedulerSides, make_scheduler_sides
 from baton.kv_connector.supported import check_both_ways, check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.node_role import role_of
@@ -123,7 +121,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         verify_hosts_agree(self._vllm_config, self._config)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Where this rank is reached, for the scheduler's side."""
         return self._introduced
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -181,7 +178,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         return self._failed_loads.take_blocks()
 
     def build_connector_worker_meta(self) -> DecodeReport | None:
-        """What the scheduler side should know beyond that."""
         return self._worker.take_report()
 
     def shutdown(self) -> None:
@@ -213,7 +209,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: "Mapping[tuple[int, int], KVConnectorHandshakeMetadata]"
     ) -> None:
-        """Where all ranks of this engine are reached."""
         ranks = sorted((rank for rank in metadata.values() if isinstance(rank, RankAddress)), key=lambda r: r.index)
         self._scheduler.addresses = [rank.address for rank in ranks if rank.address]
 
@@ -226,7 +221,6 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         return self._scheduler.decode is not None
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens will come from a prefill node."""
         return self._scheduler.match(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: "Request") -> tuple[int, ...]:

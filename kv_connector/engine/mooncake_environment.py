@@ -33,10 +33,11 @@ _HARMLESS = {"MC_TCP_PROTO": "2"}
 def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Complete Mooncake's environment. Must run before the first engine of the process is made.
 
-    Raises:
-        ConnectorConfigError: a variable is set that the hand-off cannot work with.
+    Raises `ConnectorConfigError` if a variable is set that the hand-off cannot work with.
     """
-    _refuse(environ)
+    for name, why in _REFUSED.items():
+        if name in environ and environ[name] != _HARMLESS.get(name):
+            raise ConnectorConfigError(f"{name}={environ[name]} must not be set: {why}")
     settings = dict(_DEFAULTS)
     if protocol == "tcp":  # Mooncake ignores the name and takes RDMA wherever it finds a card, unless told so
         settings |= {"MC_FORCE_TCP": "1", "MC_TCP_BIND_ADDRESS": host}
@@ -56,8 +57,7 @@ def port_range(environ: Mapping[str, str] = os.environ) -> range:
 def check_transport(protocol: str, device_type: str) -> None:
     """Check that a transport can carry the KV of a device, and that its late writes can be fenced.
 
-    Raises:
-        ConnectorConfigError: not so; the message says which transport to take.
+    Raises `ConnectorConfigError` if not; the message says which transport to take.
     """
     if protocol == "nvlink":
         raise ConnectorConfigError(
@@ -69,9 +69,3 @@ def check_transport(protocol: str, device_type: str) -> None:
         raise ConnectorConfigError(
             f"transfer.protocol {protocol!r} cannot carry the KV of a {device_type} device: use {others}"
         )
-
-
-def _refuse(environ: Mapping[str, str]) -> None:
-    for name, why in _REFUSED.items():
-        if name in environ and environ[name] != _HARMLESS.get(name):
-            raise ConnectorConfigError(f"{name}={environ[name]} must not be set: {why}")

@@ -1,8 +1,7 @@
 """Transfers of an answer's KV: of a prompt and the tokens that followed it.
 
 The source's engine takes the tokens for a part of the prompt, and finds most of them in its prefix cache. The
-destination starts with them, and receives as much. The last one is left out: it is what the destination's first step
-computes.
+destination starts with them and receives as much, but for the last one: its first step computes that.
 """
 
 from collections.abc import Sequence
@@ -54,8 +53,7 @@ def lengthen(request: "Request", tokens: Sequence[int]) -> None:
 def has_kv(request: "Request", pool: "BlockPool") -> bool:
     """Whether the prefix cache of an engine with one KV cache group has a request's KV.
 
-    Its end shows that, whose blocks vLLM reuses first; the last two may still be written, or may not be in the cache
-    yet.
+    vLLM reuses its last blocks first; the last two may still be written, or may not be in the cache yet.
     """
     if request.skip_reading_prefix_cache:
         return False

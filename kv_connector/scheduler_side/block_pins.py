@@ -62,10 +62,8 @@ class BlockTables:
         """The blocks from the first that D reads on, by group; without the places at which a long block never stands."""
         read, last = [], -(-tokens // self._block_tokens) - 1
         for number, table in self._tables[request_id].items():
-            first, places = (
-                first_read_block(tokens, self._windows[number], self._block_tokens),
-                self._groups[number].places,
-            )
+            first = first_read_block(tokens, self._windows[number], self._block_tokens)
+            places = self._groups[number].places
             ends = (place for place in range(first, len(table)) if (place + 1) % places == 0 or place == last)
             read.append([table[place] for place in ends])
         return read

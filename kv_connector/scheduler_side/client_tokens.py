@@ -29,11 +29,7 @@ class ClientTokens:
         self._started: OrderedDict[tuple[str, int], None] = OrderedDict()  # transfer id and choice, the last of them
 
     def start(self, request: "Request", params: TransferParams) -> bool:
-        """Have a request that has just arrived start with the tokens of its choice, or end with an error.
-
-        Returns:
-            Whether it goes on. One whose choice has no tokens is like any other.
-        """
+        """Start a request that has just arrived with its choice's tokens, if it has any. False: it ends with an error."""
         choice, tokens = choice_of(request), start_of(request, params)
         if not tokens:
             return True
@@ -54,7 +50,6 @@ class ClientTokens:
 
 
 def start_of(request: "Request", params: TransferParams) -> Sequence[int]:
-    """Return the tokens that a request's choice has."""
     choice = choice_of(request)
     return params.start[choice] if 0 <= choice < len(params.start) else ()
 

@@ -198,7 +198,11 @@ class DecodeScheduler:
         prompt_tokens = tracked.tokens
         from_token = prompt_tokens - self._own_tokens - num_external_tokens
         first, stop = from_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
-        tables = [self._placed(group, table, prompt_tokens) for group, table in zip(self._groups, blocks, strict=True)]
+        null = self._ledger.pool.null_block
+        tables = [  # by place; a single block stands for the last token received
+            group.spread(table, 0, prompt_tokens, self._block_tokens, null)
+            for group, table in zip(self._groups, blocks, strict=True)
+        ]
         reserved = [[block for block in table[first:stop] if not block.is_null] for table in tables]
         wanted = [by_place(table[first:stop], stop - first) for table in tables]
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
@@ -211,7 +215,6 @@ class DecodeScheduler:
         tracked.state = State.RESERVED
 
     def finish_request(self, request: "Request") -> None:
-        """The engine is done with a request, whatever the reason."""
         self._siblings.end(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
@@ -254,13 +257,11 @@ class DecodeScheduler:
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
 
-        The engine must keep stepping then, even with no request left: a step gives the blocks back, at the latest after
-        `quarantine_max_s`.
+        The engine must keep stepping then: a step gives the blocks back, at the latest after `quarantine_max_s`.
         """
         return len(self._ledger) > 0
 
     def snapshot(self) -> dict[str, Any]:
-        """State for the node API; called from another thread."""
         now = time.monotonic()
         return {
             "block_size": self._block_tokens,
@@ -286,7 +287,6 @@ class DecodeScheduler:
         } | self._timings.snapshot()
 
     def close(self) -> None:
-        """Close the channels to the node and to the workers."""
         self._outcomes.close()
         self._idle_sleep.stop()
 
@@ -316,10 +316,6 @@ class DecodeScheduler:
                 short -= self._ledger.blocks_held(request_id)
                 self._recompute(request_id, tracked, NOT_STARTED)
         return max(0, short)
-
-    def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
-        """Return a block table by place; a single block stands for the last token received."""
-        return group.spread(table, 0, tokens, self._block_tokens, self._ledger.pool.null_block)
 
     def _unfit(self, params: TransferParams, peers: int) -> str:
         if params.grids.decode != self._grid:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 def wanted_logprobs(request: "Request") -> int | None:
     """Return how many log probabilities go with a request's first token; None if the token cannot go with its commit.
 
-    That is so for those of the whole vocabulary (`-1`) or of tokens that the client names, and for prompt logprobs,
-    which D computes.
+    So it is for those of the whole vocabulary (`-1`) or of named tokens, and for prompt logprobs, which D computes.
     """
     sampling = request.sampling_params
     if sampling is None or sampling.prompt_logprobs is not None or getattr(sampling, "logprob_token_ids", None):
@@ -25,7 +24,6 @@ def wanted_logprobs(request: "Request") -> int | None:
 
 
 def num_logprobs(sampling: "SamplingParams") -> int | None:
-    """Return how many log probabilities a client asks for with each token."""
     wanted: int | None = sampling.num_logprobs if hasattr(sampling, "num_logprobs") else sampling.logprobs
     return wanted
 

@@ -1,7 +1,6 @@
 """What happened to each block last: who got it, who wrote to it, who let go of it.
 
-Written all the time, read only when something is wrong. Bounded: a few events per block, and an event is one object for
-all blocks that it is about.
+Written all the time, read only when something is wrong. A few events per block, each one object for all its blocks.
 """
 
 import time

@@ -49,7 +49,6 @@ class IntegrityCheck:
         self.totals = {"idle_checks": 0, "integrity_findings": 0}
 
     def bind(self, pool: "BlockPool", cache_manager: Any) -> None:
-        """Name vLLM's pool and, where it is known, its cache manager."""
         self._views = PoolViews(pool, cache_manager)
 
     # --- the scheduler's thread ---

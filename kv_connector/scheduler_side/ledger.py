@@ -42,8 +42,7 @@ class ReservationLedger:
     def release(self, request_id: str) -> list[int]:
         """One rank says that no write can come any more: with the last of them the reference is dropped.
 
-        Returns:
-            The block ids then; none before, and none for a request that has no reservation.
+        Returns the block ids then; none before, and none for a request that has no reservation.
         """
         self._released[request_id] += 1
         if self._released[request_id] < self._ranks:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from baton.contracts.kv_transfer import SINGLE, Grid, Grids
+from baton.contracts.kv_transfer import SINGLE, Grid, Grids, TransferParams
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
@@ -24,7 +24,6 @@ from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.start_tokens import abort_at_once
 from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, scheduled_in, wrong_grid
-from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
 from baton.kv_connector.vllm_compat.media import NO_MEDIA, Media
@@ -122,18 +121,11 @@ class PrefillScheduler:
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        if params.grids.prefill != self._grid:
-            self._step.abandoned.append(
-                Abandoned(transfer_id, wrong_grid(params.grids.prefill, self._grid), params.grids)
-            )
-            return
-        no_media = self._media.objection_to(request.mm_features)
-        unfit = cannot_follow(request, answer, self._answers) if answer else ""
-        if reason := no_media or unfit or (objection(request) if self._has_states else ""):
+        reason = self._unfit(request, params, answer)
+        if not reason and answer and not self._lengthen(request, answer):
+            reason = KV_LOST
+        if reason:
             self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
-            return
-        if answer and not self._lengthen(request, answer):
-            self._step.abandoned.append(Abandoned(transfer_id, KV_LOST, params.grids))
             return
         self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
@@ -146,6 +138,13 @@ class PrefillScheduler:
         )
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
+
+    def _unfit(self, request: "Request", params: TransferParams, answer: Sequence[int]) -> str:
+        if params.grids.prefill != self._grid:
+            return wrong_grid(params.grids.prefill, self._grid)
+        no_media = self._media.objection_to(request.mm_features)
+        unfit = cannot_follow(request, answer, self._answers) if answer else ""
+        return no_media or unfit or (cannot_shorten(request) if self._has_states else "")
 
     def _lengthen(self, request: "Request", answer: Sequence[int]) -> bool:
         """Put an answer behind its prompt; return whether the KV is there. Where it is not, our scheduler computes nothing of it."""
@@ -165,7 +164,6 @@ class PrefillScheduler:
         return step
 
     def finish_request(self, request: "Request", *, aborted: bool) -> bool:
-        """The engine is done with a request. Returns whether to keep its blocks until `finished_sending`."""
         tracked = self._requests.get(request.request_id)
         keeps_blocks = tracked is not None and tracked.state is _State.COMPLETE and not aborted
         if tracked is None:
@@ -202,7 +200,6 @@ class PrefillScheduler:
                 self._prompts.pop(tracked.transfer_id, None)
 
     def snapshot(self) -> dict[str, Any]:
-        """State for the node API; called from another thread."""
         held = [(request_id, tracked, "held") for request_id, tracked in list(self._held.items())]
         live = [
             (request_id, tracked, tracked.state.name.lower()) for request_id, tracked in list(self._requests.items())
@@ -282,3 +279,35 @@ class PrefillScheduler:
             self._totals["voided"] += 1
             tracked.state = _State.VOID
             self._tables.forget(request_id)
+
+
+def cannot_shorten(request: "Request") -> str:
+    """Return why a prompt cannot do without its last token on P; "" if it can, or has no other.
+
+    Beside recurrent layers D computes it itself, from the state that the token before has left: P could not go back to
+    it. The node's HTTP side has its own copy of the prompt, and P's one output token is thrown away.
+    """
+    sampling = request.sampling_params
+    if sampling is not None and sampling.prompt_logprobs is not None:
+        return "prompt logprobs need the whole prompt, and a recurrent layer's state is that of all tokens but the last"
+    last = request.num_prompt_tokens - 1
+    if any(feature.mm_position.offset + feature.mm_position.length > last for feature in request.mm_features):
+        return "the prompt ends within an image, a sound or a file, of which the prefill node cannot leave a token out"
+    return ""
+
+
+def shorten(request: "Request") -> tuple[int, ...]:
+    """Take the last token off a prompt that has not been scheduled; return what was taken: nothing of a single token.
+
+    Source:
+        `MooncakeConnector._truncate_mamba_request_for_prefill` of vLLM. That one changes the list that it is given,
+        which an engine within the server's process shares with the server.
+    """
+    tokens = request.prompt_token_ids
+    if tokens is None or len(tokens) < 2:
+        return ()
+    request.prompt_token_ids = tokens[:-1]
+    request._all_token_ids.pop()
+    request.num_prompt_tokens -= 1
+    request.max_tokens = 1  # another token would be computed over the state
+    return (tokens[-1],)

@@ -1,10 +1,9 @@
-"""Requests for a prompt that another request of the same transfer is getting: several answers to one prompt.
+"""Requests for a prompt that another request of the same transfer is getting: several answers to one prompt. Pure.
 
 vLLM makes several engine requests of one (`n`, or a prompt that stands twice in a batch) and gives all of them the same
 parameters. The first one is the *owner* and receives the KV. Its siblings wait until the owner's prompt is in vLLM's
 prefix cache, received or computed, and then find it there. A sibling may have a transfer too, with a first token of its
 own: then it receives what the cache does not have, the prompt's last block. Without a prefix cache no sibling waits.
-Pure.
 """
 
 

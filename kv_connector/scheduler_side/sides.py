@@ -6,17 +6,26 @@ A request belongs to the side that its parameters name, an ordinary one to neith
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from baton.contracts.kv_transfer import KEY, Role
+from baton.contracts.kv_transfer import KEY, Grid, Role
+from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.handoff.metadata import DecodeReport, Step
+from baton.kv_connector.layout.groups import block_tokens_of, groups_of
+from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.telemetry.both_sides import join
+from baton.kv_connector.vllm_compat.lora import adapters_of
+from baton.kv_connector.vllm_compat.media import media_of
+from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
 
 
@@ -102,6 +111,45 @@ class SchedulerSides:
     def _reservations(self) -> Mapping[str, Sequence[int]]:
         """Blocks that we hold references on, of either side: no request belongs to both."""
         return {name: ids for side in self._sides for name, ids in side.reservations().items()}
+
+
+def make_scheduler_sides(
+    vllm_config: "VllmConfig", config: ConnectorConfig, kv_cache_config: "KVCacheConfig"
+) -> SchedulerSides:
+    secret, parallel, model = config.secret(), vllm_config.parallel_config, vllm_config.model_config
+    block_tokens = block_tokens_of(vllm_config, kv_cache_config)
+    groups = groups_of(kv_cache_config, block_tokens)
+    grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+    adapters = adapters_of(vllm_config)
+    is_ours = has_our_scheduler(vllm_config)
+    sampling = sampling_digest(vllm_config) if is_ours else ""
+    media = media_of(vllm_config, keeps_media=is_ours)
+    prefill, decode = None, None
+    if "prefill" in config.roles:
+        prefill = PrefillScheduler(
+            secret,
+            block_tokens,
+            grid,
+            groups=groups,
+            adapters=adapters,
+            media=media,
+            sampling=sampling,
+            answers=ModelLimits(model.get_vocab_size(), model.max_model_len) if config.transfer.both_ways else None,
+        )
+    if "decode" in config.roles:
+        decode = DecodeScheduler(
+            config,
+            secret,
+            block_tokens,
+            grid,
+            has_prefix_cache=bool(vllm_config.cache_config.enable_prefix_caching),
+            sampling=sampling,
+            vocab_size=model.get_vocab_size(),
+            groups=groups,
+            adapters=adapters,
+            media=media,
+        )
+    return SchedulerSides(config.role, prefill, decode)
 
 
 def _said_role(params: Any) -> object:

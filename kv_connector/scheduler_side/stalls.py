@@ -1,13 +1,11 @@
-"""Notices that D stands still for want of blocks, so that early reservations are given back (I5).
+"""Notices that D stands still for want of blocks, so that early reservations are given back (I5). Pure.
 
 vLLM schedules no waiting request behind one that it cannot give blocks to. Early reservations may hold those blocks for
 prompts that queue at P, on a pool that is full of prompts whose requests queue here, behind that one: a circle. It is
-closed only if D computes nothing: whatever runs ends some day, and gives its blocks back. So D then computes itself
-what P has not started, and nothing else.
+closed only if D computes nothing, since what runs ends some day. So D then computes what P has not started.
 
-It could not wait for P instead, in favour of the request that lacks blocks: vLLM goes on counting the blocks of a
-request whose receive has failed against every other receive, until its prompt is computed
-(`Scheduler._inflight_prefills`). Pure.
+It could not wait for P instead, in favour of the request that lacks blocks: vLLM counts those of a request whose
+receive has failed against every other receive until its prompt is computed (`Scheduler._inflight_prefills`).
 """
 
 

@@ -4,10 +4,8 @@ Two nodes may have loaded different files under one name. Then their prompts are
 computes them itself. What counts is what is in the engine's memory, so files are read when they are loaded, and looked
 at again with each prompt. Of an adapter nothing is known, and its prompts are like no others,
 
-- whose files have changed since: vLLM reads an adapter again after it had to make room for others, so they may be in
-  memory or not,
-- that was loaded again with other files from the same place: vLLM's prefix cache knows adapters by name and place, and
-  goes on giving out the KV of the former,
+- whose files have changed since: vLLM reads one again after it had to make room, so they may be in memory or not,
+- that was loaded again with other files from the same place: vLLM's prefix cache goes on with the former's KV,
 - whose files cannot be found.
 
 Named with `--lora-modules`, sent to `/v1/load_lora_adapter` or found by a resolver, an adapter reaches the workers by
@@ -92,13 +90,10 @@ class Adapters:
         if loaded is None:  # its load was not reported: it will be loaded, for this prompt
             loaded = self._loaded[adapter.lora_int_id] = _Loaded(found, _digest(found))
         if not loaded.digest or (found != loaded.states and _digest(found) != loaded.digest):
-            return f"{adapter.lora_name} {self._unknown(adapter)}"
+            _warn(adapter.lora_name, adapter.lora_path)
+            return f"{adapter.lora_name} {self._unlike_others}"
         packing = getattr(adapter, "is_3d_lora_weight", False)  # of experts; younger than our oldest vLLM
         return f"{adapter.lora_name} {loaded.digest} {packing} {self._settings}"
-
-    def _unknown(self, adapter: "LoRARequest") -> str:
-        _warn(adapter.lora_name, adapter.lora_path)
-        return self._unlike_others
 
 
 def adapters_of(vllm_config: "VllmConfig") -> Adapters:

@@ -61,7 +61,7 @@ HOST_STREAM = ModelStream(device_type="cpu", record=lambda: None, synchronize=la
 
 
 class LayerSync:
-    """Which layers of a step are handed over at which hook: here none, all leave when the step ends."""
+    """Which layers of a step are handed over at which hook: here none, all leave when the step ends (`forward`)."""
 
     def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
         self._layers = layers
@@ -106,10 +106,6 @@ class LayerSync:
         return self._stream.record()
 
 
-class ForwardSync(LayerSync):
-    """One hand-over per forward pass (the whole-prompt baseline)."""
-
-
 class EventSync(LayerSync):
     """An event behind the layers; the sender waits for it, the model thread never does.
 
@@ -132,8 +128,7 @@ class EventSync(LayerSync):
 class StreamSync(LayerSync):
     """The model thread waits for its stream before an attention, so that what it hands over is complete.
 
-    That is the layer itself or, where the attention writes the KV, the layer before. The last layer is waited for at
-    the end of the step.
+    That is the layer itself or, where the attention writes the KV, the layer before; at the end of the step, the last.
     """
 
     def attention_begins(self, layer: int) -> None:
@@ -151,14 +146,13 @@ class StreamSync(LayerSync):
         return None
 
 
-POLICIES: dict[str, type[LayerSync]] = {"event": EventSync, "stream": StreamSync, "forward": ForwardSync}
+POLICIES: dict[str, type[LayerSync]] = {"event": EventSync, "stream": StreamSync, "forward": LayerSync}
 
 
 def resolve_layer_sync(name: str, device_type: str) -> str:
     """Return the policy that `name` stands for: `auto` is `event`, but `stream` on an NPU whose events may hang.
 
-    Raises:
-        ConnectorConfigError: there is no such policy.
+    Raises `ConnectorConfigError` if there is no such policy.
     """
     if name == "auto":
         return "stream" if device_type == "npu" and not cann.events_complete(cann.version()) else "event"
@@ -190,9 +184,8 @@ def recorder(device: "torch.device", *, attention_writes_kv: bool = True) -> Mod
     module = torch.get_device_module(device)
 
     def record() -> DeviceEvent:
-        event: DeviceEvent = module.Event(
-            blocking=True
-        )  # a waiter sleeps; CUDA's `torch.Event` would spin (vLLM #47081)
+        # A waiter sleeps; CUDA's `torch.Event` would spin (vLLM #47081).
+        event: DeviceEvent = module.Event(blocking=True)
         module.current_stream(device).record_event(event)
         return event
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from baton.kv_connector.handoff.layer_times import REMEMBERED, LayerTimes
 from baton.kv_connector.handoff.outgoing import ProducerTransfer
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.telemetry.timings import counted_from
 
 
@@ -30,13 +31,10 @@ class Timelines:
 
     def find(self, transfer_id: str, is_open: Iterable[ProducerTransfer]) -> list[dict[str, Any]]:
         """Return each flow of a transfer: one, or one for each pair of ranks, whose ids begin with the transfer's."""
-        ended = (each for each in self._ended if _belongs(each.transfer_id, transfer_id))
-        under_way = _known((each for each in is_open if _belongs(each.transfer_id, transfer_id)), is_open=True)
+        ended = (each for each in self._ended if transfer_id_of_flow(each.transfer_id) == transfer_id)
+        flows = (each for each in is_open if transfer_id_of_flow(each.transfer_id) == transfer_id)
+        under_way = _known(flows, is_open=True)
         return [{**each.about, **each.layer_times.snapshot(each.scheduled_s)} for each in (*ended, *under_way)]
-
-
-def _belongs(flow_id: str, transfer_id: str) -> bool:
-    return flow_id.partition("/")[0] == transfer_id
 
 
 def _known(transfers: Iterable[ProducerTransfer], *, is_open: bool) -> Iterator[_Known]:

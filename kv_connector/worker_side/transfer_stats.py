@@ -40,8 +40,15 @@ class Accounts:
             self._totals["bytes_expected"] += described["bytes_expected"]
         elif state in ("failed", "dirty"):
             self._failures.append({**described, "state": state, "reason": outcome.reason})
-        if "scheduled" in transfer.marks:
-            self._remember({**described, "state": state, **_timed(transfer)}, outcome)
+        if "scheduled" not in transfer.marks:
+            return
+        record = {**described, "state": state, **_timed(transfer)}
+        if isinstance(outcome, Commit):
+            self._exposed_push_s.observe(record["exposed_push_s"])
+            self._hidden_share.observe(record["hidden_share"])
+        else:
+            record["reason"] = outcome.reason
+        self._recent.append(record)
 
     def add_mismatch(self, transfer_id: str, reason: str) -> None:
         """A transfer that had been committed arrived wrong."""
@@ -58,14 +65,6 @@ class Accounts:
             "recent": list(self._recent),
             "failures": list(self._failures),
         }
-
-    def _remember(self, record: dict[str, Any], outcome: Commit | Fail) -> None:
-        if isinstance(outcome, Commit):
-            self._exposed_push_s.observe(record["exposed_push_s"])
-            self._hidden_share.observe(record["hidden_share"])
-        else:
-            record["reason"] = outcome.reason
-        self._recent.append(record)
 
 
 def ended_at(transfer: ProducerTransfer) -> float:

@@ -1,7 +1,7 @@
 """Puts a worker together from what vLLM knows."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,7 @@ def make_worker(
 ) -> WorkerSides:
     """Make the worker of this rank; it has not been started.
 
-    Raises:
-        LayoutError, ConnectorConfigError, EngineError: this node cannot hand off KV; the message says why.
+    Raises `LayoutError`, `ConnectorConfigError` or `EngineError`, which says why this node cannot hand off KV.
     """
     from baton.kv_connector.engine.mooncake import MooncakeFactory
     from baton.kv_connector.engine.port_memory import PortMemory, shared_path
@@ -75,7 +74,9 @@ def make_worker(
         divided_among(total_kv_heads(vllm_config), caches.regions),
     )
     enter_device = _entry_of(device)
-    stream = recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches)))
+    layers = vllm_config.compilation_config.static_forward_context
+    backends = (layers[name].get_attn_backend() for name in kv_caches if not keeps_state(layers[name]))
+    stream = recorder(device, attention_writes_kv=attention_writes_kv(backends))
 
     def common(side: Role) -> dict[str, Any]:
         """What either side is made with; of what has a state, each has its own."""
@@ -119,10 +120,8 @@ def memberships(
     """Return vLLM's layer name → its KV cache group, for the layers that were registered (`names`).
 
     vLLM's configuration lists the layers that keep KV of their own. One that reads another's (Gemma 3n's last layers)
-    belongs to the group of the layer that it shares with, whose block table and window are its own.
-
-    Raises:
-        LayoutError: nothing says which of several block tables, or windows, is that of a layer.
+    belongs to the group of the layer that it shares with, whose block table and window are its own. Raises
+    `LayoutError` if nothing says which of several block tables, or windows, is that of a layer.
     """
     groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     found = {
@@ -155,9 +154,3 @@ def _entry_of(device: "torch.device") -> Callable[[], None]:
     import torch
 
     return partial(torch.get_device_module(device).set_device, device)
-
-
-def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:
-    """Yield the attention backend of each layer that vLLM has built and calls hooks for."""
-    layers = vllm_config.compilation_config.static_forward_context
-    return (layers[name].get_attn_backend() for name in names if not keeps_state(layers[name]))

@@ -10,7 +10,6 @@ from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.worker_side.sync import (
     EventSync,
-    ForwardSync,
     Handover,
     LayerSync,
     ModelStream,
@@ -150,7 +149,7 @@ def test_a_step_without_prompts_costs_nothing(name: str) -> None:
         ("auto", "npu", StreamSync),
         ("event", "npu", EventSync),
         ("stream", "cuda", StreamSync),
-        ("forward", "npu", ForwardSync),
+        ("forward", "npu", LayerSync),
     ],
 )
 def test_auto_is_stream_on_an_npu_and_event_elsewhere(name: str, device_type: str, policy: type) -> None:
