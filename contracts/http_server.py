@@ -64,7 +64,6 @@ class WaitingProtocol(HttpToolsProtocol):
         (self.transport.close if self.transport.get_write_buffer_size() else self.transport.abort)()
 
     def _line(self) -> Waiting:
-        """Where a new connection waits."""
         return waiting_at(self.server_state)
 
     def _is_answering(self) -> bool:

@@ -1,12 +1,8 @@
 """`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
 
 The proxy draws a transfer id and puts one object into the body of either leg:
-`{"baton": {"v": 2, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts,
-`"choices": true` if each answer to one prompt has a transfer of its own, and
-`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
-answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, `"start": [[id, …], …]` if
-the answer has these tokens already, by choice, `"start_sent": true` if their KV is part of the transfer, and `"kv_only": true` if nothing
-but the KV is wanted.
+`{"baton": {"v": 2, "id": …, "role": …, "peer": …, "sig": …}}`, with what differs from the defaults of `TransferParams`:
+`"grids": [[tp, pp], [tp, pp]]` (P's and D's), `"start": [[id, …], …]`, and the flags of `_FLAGS` that are true.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -94,13 +90,11 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     choices: bool = False  # each of several answers to one prompt has a transfer, with its own first token
     grids: Grids = SINGLE
     first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
-    # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever
-    # `max_tokens` says, in an output of its own with the finish reason "abort", so that what came before is what one
-    # server would have streamed.
+    # Prefill leg: its stream goes to the client up to the first token. There the engine ends the request, by an output
+    # of its own with the finish reason "abort", so that what came before is what one server would have streamed.
     relays: bool = False
-    # Tokens that the answer has, by choice, some of which may have none. Decode leg: the request starts with them; with
-    # `peer` "" there is no transfer.
-    # Prefill leg: they follow the prompt, and their KV is sent with the prompt's, but for the last one's.
+    # Tokens that the answer has, by choice; some may have none. Decode leg: the request starts with them; with `peer` ""
+    # there is no transfer. Prefill leg: they follow the prompt, and all their KV but the last one's is sent with it.
     start: Start = ()
     # Decode leg: the prefill leg has `start` too, so that the transfer is of the prompt and these tokens.
     start_sent: bool = False
@@ -109,9 +103,7 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     def transfer_of(self, prompt_hash: bytes, choice: int = 0) -> str:
         """Return the id of one engine request's transfer, which both nodes find.
 
-        Args:
-            prompt_hash: of its prompt; equal prompts of a batch share a transfer.
-            choice: which choice of the answer it is; the first one's transfer has the id itself.
+        Equal prompts of a batch share one; the first choice of an answer has the id itself.
         """
         if self.several:
             one = prompt_hash
@@ -150,8 +142,7 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
 def verify(value: object, secret: ClusterSecret) -> TransferParams:
     """Check the shape and signature of a `kv_transfer_params` value.
 
-    Raises:
-        TransferParamsError: the value is not ours, of another protocol version, or its signature is wrong.
+    Raises `TransferParamsError` if it is not ours, of another protocol version, or its signature is wrong.
     """
     if not isinstance(value, dict) or not isinstance(value.get(KEY), dict):
         raise TransferParamsError(f"{FIELD} carries no {KEY!r} object")
@@ -182,7 +173,6 @@ def _is_address(text: object) -> TypeGuard[str]:
 
 
 def _grids(value: object) -> Grids | None:
-    """Read `grids`; `None` if it is malformed."""
     if value is None:
         return SINGLE
     if not isinstance(value, list) or len(value) != 2:
@@ -194,7 +184,6 @@ def _grids(value: object) -> Grids | None:
 
 
 def _start(value: object) -> Start | None:
-    """Read `start`; `None` if it is malformed."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(ids, list) for ids in value):
@@ -208,7 +197,6 @@ def _start(value: object) -> Start | None:
 
 
 def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
-    """Whether either secret made this signature."""
     given = sig.encode(errors="replace")  # JSON may hold half a surrogate pair, which is no text
     keys = secret.accepted(_PURPOSE)
     return any(hmac.compare_digest(_signature(params, key).encode(), given) for key in keys)

@@ -1,7 +1,6 @@
 """What a node says about itself on `GET /baton/node`.
 
-The proxy reads it to learn roles, control addresses and whether two nodes may be paired; people read it to see
-why two nodes were not.
+The proxy reads it to learn roles, control addresses and whether two nodes may be paired; people, to see why not.
 """
 
 import re
@@ -120,8 +119,7 @@ def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged.
 
     Of two block sizes one must divide the other. On CPUs they must be equal: the kernel keeps the keys of a block
-    dimension by dimension, so that a block of another size would travel in pieces of some hundred bytes, each as dear
-    as a whole block.
+    dimension by dimension, so another size would travel in pieces of some hundred bytes, each as dear as a whole block.
     """
     ours, others = to_plain(mine), to_plain(theirs)
     sizes = sorted((mine.block_size_tokens, theirs.block_size_tokens))

@@ -117,6 +117,5 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 Question = Dial | Greet | Receive | Release | Push
 Answer = Reached | Receiving | Released | Pushed
 
-ANSWERS = MappingProxyType(
-    {Dial: Reached, Greet: Reached, Receive: Receiving, Release: Released, Push: Pushed}
-)  # question → answer
+# Question → answer.
+ANSWERS = MappingProxyType({Dial: Reached, Greet: Reached, Receive: Receiving, Release: Released, Push: Pushed})

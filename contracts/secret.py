@@ -108,12 +108,9 @@ def generate_secret() -> str:
 
 
 def read_secret(path: Path) -> ClusterSecret:
-    """Read the secrets from a file, and follow it from then on.
+    """Read the secrets from a file, and follow it from then on; raises `SecretError` as `SecretFile` does.
 
     One secret a line, two at most; white space around them, empty lines and lines that begin with `#` are ignored.
-
-    Raises:
-        SecretError: the file is missing or unreadable, or holds no usable secret.
     """
     return SecretFile(path)
 

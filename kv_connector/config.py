@@ -30,11 +30,7 @@ class ConnectorConfig:
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any]) -> "ConnectorConfig":
-        """Read `kv_connector_extra_config`.
-
-        Raises:
-            ConnectorConfigError: a key is unknown or missing.
-        """
+        """Read `kv_connector_extra_config`; raises `ConnectorConfigError` if a key is unknown or missing."""
         known = {field.name for field in fields(cls)}
         if unknown := set(extra) - known:
             raise ConnectorConfigError(f"unknown keys in kv_connector_extra_config: {', '.join(sorted(unknown))}")
@@ -64,8 +60,7 @@ class ConnectorConfig:
     def layer_sync(self) -> LayerSyncPolicy:
         """When it hands layers to the sender.
 
-        A decode node's step may be one captured graph, in which no layer's hook runs; and of what it sends it computes
-        little.
+        A decode node computes little of what it sends, and its step may be one captured graph, without layers' hooks.
         """
         sends_answers = self.transfer.both_ways and self.role == "decode"
         return "forward" if sends_answers else self.transfer.layer_sync

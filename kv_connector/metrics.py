@@ -61,13 +61,10 @@ def families(
 ) -> list[Metric]:
     """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
 
-    A node that sends and receives shows those of both roles; what both count in one family is added up.
+    A node that sends and receives (`both_ways`, whatever the snapshots hold) shows those of both roles; what both count
+    in one family is added up. `refused`: what was turned away before it reached scheduler or worker, by kind.
 
-    `refused`: what was turned away before it reached scheduler or worker, by kind. `both_ways`: what such a node shows,
-    whatever the snapshots hold.
-
-    Raises:
-        msgspec.ValidationError: not a snapshot of this version's connector.
+    Raises `msgspec.ValidationError` for what is no snapshot of this version's connector.
     """
     rank = msgspec.convert(worker, _Worker)
     is_open = SessionState.OPEN.name.lower()

@@ -20,11 +20,7 @@ DEVICES_BESIDE_DRAFTS: tuple[str, ...] = ("cuda",)
 
 
 def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
-    """Check that requests of this engine can be handed off.
-
-    Raises:
-        ConnectorConfigError: they cannot; the message says what to change.
-    """
+    """Raise `ConnectorConfigError`, with what to change, if requests of this engine cannot be handed off."""
     parallel = vllm_config.parallel_config
     for kind in ("prefill", "decode"):
         if getattr(parallel, f"{kind}_context_parallel_size", 1) > 1:
@@ -55,11 +51,7 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
 
 
 def check_both_ways(vllm_config: "VllmConfig", groups: Sequence[Group], *, has_neighbours: bool) -> None:
-    """Check that the KV of answers can be sent out of this engine's prefix cache.
-
-    Raises:
-        ConnectorConfigError: it cannot; the message says why.
-    """
+    """Raise `ConnectorConfigError` if the KV of answers cannot be sent out of this engine's prefix cache."""
     reason = ""
     if have_states(groups):
         reason = "recurrent layers (Mamba, GDN) keep a state, which is that of the last token computed: an answer's cannot be sent while it goes on"
@@ -116,9 +108,8 @@ def _drafts_beside_states(
     """Return why drafts and states do not go together in this engine; "" if they do.
 
     Source:
-        `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32: it counts the accepted tokens of hybrid models
-        alone, and copies cached states of theirs; `InputBatch.add_request` of its V1 runner, which forgets the number
-        of a stream that misses a step.
+        `GPUModelRunner._update_states_after_model_execute` of vLLM 0.32 counts accepted tokens of hybrid models alone,
+        and copies their cached states; `InputBatch.add_request` of its V1 runner forgets those of a skipped stream.
     """
     method, device = vllm_config.speculative_config.method, vllm_config.device_config.device_type
     if not COUNTS_ACCEPTED_DRAFTS:

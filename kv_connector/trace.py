@@ -43,8 +43,7 @@ def trace_events(
 ) -> list[Event]:
     """Turn a node's records of ended transfers into events.
 
-    `process` is a number that no other node of the trace has; `wall_offset_s` is this machine's wall clock minus its
-    monotonic one.
+    `process`: a number of its own in the trace. `wall_offset_s`: this machine's wall clock minus its monotonic one.
     """
     drawn = [found for record in records if (found := _draw(record, role, wall_offset_s))]
     rows = rows_of([_extent_us(transfer) for transfer in drawn])
@@ -67,7 +66,6 @@ def rows_of(extents: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _draw(record: Record, role: Role, wall_offset_s: float) -> list[tuple[int, Event]]:
-    """Return one transfer's spans with their lanes."""
     timings, origin_s = record["timings_s"], record[ORIGINS[role]] + wall_offset_s
     arguments = {key: value for key, value in record.items() if key not in ("timings_s", "prefill")}
     drawn: list[tuple[int, Event]] = []

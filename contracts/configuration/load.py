@@ -50,15 +50,12 @@ class _Setting:
 
 
 def load(argv_overrides: Mapping[str, Any], environ: Mapping[str, str], file: Path | None) -> Loaded:
-    """Merge all sources.
+    """Merge all sources; raises `ConfigError` for unknown keys, wrong types, values out of range, an unreadable file.
 
     Args:
         argv_overrides: `"section.field"` → value or text, for every flag that was given.
         environ: the process environment; only `BATON_…` is looked at.
         file: the YAML file; None for no file.
-
-    Raises:
-        ConfigError: unknown keys, wrong types, values out of range, an unreadable file.
     """
     problems: list[str] = []
     found = _from_file(file, problems) if file else []

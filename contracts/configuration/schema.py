@@ -1,9 +1,8 @@
 """Every setting of Baton, as frozen objects with units in the names.
 
-`load.py` fills them once, at start-up, from `baton.yaml`, the environment and flags. The section names below are
-the top-level keys of `baton.yaml`; the field names are the keys inside a section. The comment behind
-a field is its description: `baton config check` and the configuration reference print it. Two environment variables
-are read elsewhere: `load.READ_ELSEWHERE`.
+`load.py` fills them once, at start-up, from `baton.yaml`, the environment and flags. Sections are the top-level keys of
+`baton.yaml`, fields the keys inside them. The comment behind a field is its description: `baton config check` and the
+configuration reference print it. Two environment variables are read elsewhere: `load.READ_ELSEWHERE`.
 """
 
 from dataclasses import dataclass, field

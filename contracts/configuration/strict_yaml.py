@@ -19,9 +19,5 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no ty
 
 
 def parse(text: str) -> object:
-    """Return what a YAML text says; JSON is YAML too.
-
-    Raises:
-        YamlError: it is none.
-    """
+    """Return what a YAML text says; JSON is YAML too. Raises `YamlError` if it is none."""
     return yaml.load(text, Loader=StrictLoader)  # noqa: S506  # derived from SafeLoader

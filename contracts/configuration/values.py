@@ -22,13 +22,11 @@ def convert(value: object, hint: Any) -> object:
     """Return `value` as the type that `hint` names.
 
     Args:
-        value: what a YAML file holds; a string may also be the text of an environment variable or flag, so a
-            number or list that is written as text is read as one.
+        value: what a YAML file holds, or the text of an environment variable or flag: a number or list may be a text.
         hint: a type of the schema: int, float, bool, str, Path, a `Literal`, `tuple[str, ...]`, `Objects`, one of these
             or None, and `Annotated` forms of them.
 
-    Raises:
-        ValueError: the value is of another type or out of range; the message says what was expected.
+    Raises `ValueError`, which says what was expected, for a value of another type or out of range.
     """
     marks: Sequence[object] = ()
     if get_origin(hint) is Annotated:

@@ -1,8 +1,7 @@
 """The control channel between ranks: small messages over ZeroMQ, encrypted, lossy on purpose.
 
-A prefill rank *listens* (one ROUTER), a decode rank *dials* (one DEALER per peer). A message is one frame of bytes.
-Nothing is queued for a peer that is not there: what cannot be sent soon is dropped, and the hand-off's `Beat` makes up
-for it. Frames are at most 2 MiB.
+A prefill rank *listens* (one ROUTER), a decode rank *dials* (one DEALER per peer). A message is one frame of bytes, at
+most 2 MiB. What cannot be sent soon, as to a peer that is not there, is dropped: the hand-off's `Beat` makes up for it.
 
 Only peers with the cluster secret can talk: the server's and the clients' Curve25519 keys are derived from it, and a
 client must know the server's public key, which is never sent or shown anywhere. When the first of two secrets changes,
@@ -64,11 +63,8 @@ class ControlLoop:
     ) -> None:
         """Allocate; `listen` binds, `start` starts the thread.
 
-        Args:
-            handler: Gets messages and ticks.
-            tick_s: Longest time between two calls of `on_tick`, s.
-            secret: For dialling. A loop that only listens gets it with `listen`.
-            refusals: Counts what is refused before it becomes a message.
+        `tick_s`: the longest time between two calls of `on_tick`. `secret`: for dialling; a loop that only listens gets
+        it with `listen`. `refusals` counts what is refused before it becomes a message.
         """
         self._handler = handler
         self._tick_s = tick_s
@@ -92,8 +88,7 @@ class ControlLoop:
     def listen(self, host: str, port: int, secret: ClusterSecret) -> str:
         """Accept peers on `host:port`, before `start`; port 0 picks one. Returns `tcp://host:port`.
 
-        Raises:
-            ConnectorError: the address cannot be bound.
+        Raises `ConnectorError` if the address cannot be bound.
         """
         self._secret = secret
         self._server = ControlServer(host, port, secret, self._context, self._refusals)
@@ -119,11 +114,7 @@ class ControlLoop:
             self._close()
 
     def send(self, peer: PeerKey, payload: bytes) -> None:
-        """Send a message, dialling on first use. Dropped if the peer is not there.
-
-        Raises:
-            ProtocolError: the message is larger than a frame may be.
-        """
+        """Send a message, dialling on first use; drop it if the peer is not there. `ProtocolError`: it is too large."""
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ProtocolError(f"a control message of {len(payload)} B exceeds {MAX_PAYLOAD_BYTES} B")
         self._post(lambda: self._send(peer, payload))
@@ -245,7 +236,6 @@ class ControlLoop:
 
 
 def _place(traceback: TracebackType | None) -> tuple[str, int]:
-    """Where in our code an exception was raised."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     return (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno) if traceback else ("", 0)

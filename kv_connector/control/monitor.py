@@ -33,11 +33,7 @@ class Monitor:
     DIALLING = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
 
     def __init__(self, socket: "zmq.Socket[bytes]", events: int) -> None:
-        """Begin to watch.
-
-        Raises:
-            zmq.ZMQError: no further socket can be made, for want of descriptors.
-        """
+        """Begin to watch; raises `zmq.ZMQError` if no further socket can be made, for want of descriptors."""
         self._socket = socket
         address = f"inproc://baton-monitor-{next(_numbers)}"
         socket.monitor(address, events)

@@ -1,8 +1,7 @@
 """The two kinds of control socket, and how another thread wakes the one that polls them.
 
 With two cluster secrets (see `contracts/secret.py`) a listener holds the keys of the first, and a dialler tries its own
-one after the other: so two processes meet if the dialler knows what the listener uses. That is the rule for everything
-else that a secret makes, and the steps of a rotation keep it.
+one after the other: so two processes meet if the dialler knows what the listener uses, as for all that a secret makes.
 """
 
 import math
@@ -45,7 +44,6 @@ class CurveKeys(NamedTuple):
 
 
 def curve_keys(secret: bytes) -> CurveKeys:
-    """Make the keys that follow from a secret of 32 bytes."""
     if not zmq.has("curve"):
         raise ConnectorConfigError("this build of libzmq has no CURVE encryption, which the control channel needs")
     private = z85.encode(secret)
@@ -90,11 +88,7 @@ class ControlServer:
     def __init__(
         self, bind_host: str, port: int, secret: ClusterSecret, context: Context, refusals: Refusals | None = None
     ) -> None:
-        """Bind; port 0 picks a free one.
-
-        Raises:
-            ConnectorError: the address cannot be bound.
-        """
+        """Bind; port 0 picks a free one. Raises `ConnectorError` if the address cannot be bound."""
         self._refusals = refusals
         self._handshakes = Handshakes()
         self.key = secret.derive("control-channel/server")
@@ -131,7 +125,6 @@ class ControlServer:
             self._refusals.count(Refused.HANDSHAKE, "no peer of this cluster, or one with another secret", failed)
 
     def close(self) -> None:
-        """Close. Idempotent."""
         if not self.socket.closed:
             self._monitor.close()
             self.socket.close()
@@ -141,11 +134,7 @@ class ControlClient:
     """A DEALER that dials one peer, and dials again for as long as it lives. Use it from one thread at a time."""
 
     def __init__(self, address: str, secret: ClusterSecret, context: Context, refusals: Refusals | None = None) -> None:
-        """Begin to connect to `address`, `tcp://host:port`.
-
-        Raises:
-            ConnectorError: that is no address.
-        """
+        """Begin to connect to `address`, `tcp://host:port`; raises `ConnectorError` if that is no address."""
         self._address = address
         self._secret = secret
         self._refusals = refusals
@@ -169,11 +158,9 @@ class ControlClient:
 
     @property
     def waiting(self) -> bool:
-        """Whether messages wait for the connection."""
         return bool(self._held)
 
     def receive(self, limit: int) -> Iterator[bytes]:
-        """Yield up to `limit` waiting messages."""
         for frames in _receive(self.socket, limit):
             self._unheard_since = math.inf
             if _is_message(frames, self._refusals):
@@ -198,10 +185,9 @@ class ControlClient:
             self._held.popleft()
 
     def lost_connection(self) -> bool:
-        """Take in what happened to the connection; return whether one has broken since the last call.
+        """Take in what happened to the connection; return whether the peer has broken one since the last call.
 
-        One that was given up since nothing came back is none that the peer broke: it says nothing that silence does
-        not.
+        One that was given up since nothing came back does not count: it says nothing that silence does not.
         """
         lost = False
         for event in self._monitor.events():
@@ -230,7 +216,6 @@ class ControlClient:
         return False if refused else None
 
     def close(self) -> None:
-        """Close. Idempotent."""
         if not self.socket.closed:
             self._monitor.close()  # pyzmq leaves this to the garbage collector; until then the context cannot end
             self.socket.close()
@@ -296,7 +281,6 @@ class Wakeup:
                 os.eventfd_read(self.descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back. Idempotent."""
         with self._lock:
             if self._open:
                 self._open = False

@@ -93,11 +93,7 @@ class TcpEndpoint:
 
 
 def refuse_long(path: Path) -> None:
-    """Check that a socket's path is short enough.
-
-    Raises:
-        ConnectorError: it is not.
-    """
+    """Raise `ConnectorError` if a socket's path is too long."""
     if len(bytes(path)) > _MAX_PATH_BYTES:
         raise ConnectorError(f"{path} is too long for a socket (at most {_MAX_PATH_BYTES} bytes)")
 

@@ -1,8 +1,7 @@
 """What a connector side and the node that runs it say to each other, over sockets in the runtime directory.
 
 The node's API lives in another process. `StatusServer` answers its questions and takes its one command, to cancel
-transfers; `OutcomeSender` sends one line per request that had to be recomputed, so that the node can name the path in
-a response header without asking.
+transfers; `OutcomeSender` tells it of each request that had to be recomputed, for a response header.
 """
 
 import json
@@ -61,11 +60,7 @@ class StatusServer:
         self._thread = threading.Thread(target=self._run, name="baton-status", daemon=True)
 
     def start(self) -> None:
-        """Bind and start the thread. A second call does nothing.
-
-        Raises:
-            ConnectorError: the path cannot be bound.
-        """
+        """Bind and start the thread, once; raises `ConnectorError` if the path cannot be bound."""
         if self._socket is not None:
             return
         self._socket = self._door.open(self._context)
@@ -163,7 +158,6 @@ class OutcomeSender:
         return False
 
     def close(self) -> None:
-        """Close. Idempotent."""
         self._closed = True
         self._disconnect()
 

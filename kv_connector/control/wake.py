@@ -26,7 +26,6 @@ _AT_ONCE = 64  # words taken in one go
 
 
 def wake_path(runtime_dir: Path) -> Path:
-    """Where the two ends meet, in the folder of one node."""
     return runtime_dir / "wake.sock"
 
 
@@ -44,8 +43,7 @@ class IdleSleep:
     def start(self) -> None:
         """Listen for a `Waker`, and take the place of the `time` that vLLM's engine core calls `sleep` on.
 
-        Raises:
-            ConnectorError: the path cannot be bound.
+        Raises `ConnectorError` if the path cannot be bound.
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -103,7 +101,6 @@ class Waker:
     """The worker's end."""
 
     def __init__(self, path: Path) -> None:
-        """Do nothing until `start`."""
         self._path = str(path)
         self._socket: socket.socket | None = None
 

@@ -15,11 +15,9 @@ class Push(Protocol):
     """One bounded push call in flight."""
 
     def poll(self) -> bool | None:
-        """Ask how it stands, without waiting.
+        """Ask how it stands, without waiting: None while it is running, then a result that is final.
 
-        Returns:
-            None while it is running; True once every write was acknowledged by the receiver; False once some write
-            failed. False says nothing about bytes that may still land (E1). A result is final.
+        True: every write was acknowledged by the receiver. False: some write failed; bytes may still land (E1).
         """
         ...
 
@@ -31,9 +29,7 @@ class SendingEngine(Protocol):
         """Start writing the copies of `plan` into the memory of `target`, a receiver's `session`.
 
         Never raises for the peer's faults: a submission that failed gives a push whose `poll()` is False.
-
-        Raises:
-            EngineError: a copy's source lies outside the registered spans; nothing has been submitted.
+        `EngineError`: a copy's source lies outside the registered spans; nothing has been submitted.
         """
         ...
 
@@ -55,22 +51,14 @@ class ReceivingEngine(Protocol):
 
 
 class EngineFactory(Protocol):
-    """Makes the engines of one process."""
+    """Makes the engines of one process; `EngineError`: one does not start or refuses the memory."""
 
     def sender(self, spans: Sequence[Span]) -> SendingEngine:
-        """Make a sending engine that may read `spans`, `(address, length)` in bytes.
-
-        Raises:
-            EngineError: the engine does not start or refuses the memory.
-        """
+        """Make a sending engine that may read `spans`, `(address, length)` in bytes."""
         ...
 
     def receiver(self, spans: Sequence[Span]) -> ReceivingEngine:
-        """Make a receiving engine whose peers may write into `spans`.
-
-        Raises:
-            EngineError: the engine does not start or refuses the memory.
-        """
+        """Make a receiving engine whose peers may write into `spans`."""
         ...
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
 """Whether a receiving engine answers at all, found out without making anybody wait.
 
-Inside the first write to a target Mooncake asks it for its description, and waits 60 s for the answer of a process that
-accepts and then says nothing: one that was stopped, or that a cut link hides. It does so in the thread that pushes to
-every decode rank, and no setting shortens it. So a thread of its own asks each target first, with a bound, and no write
-is handed to Mooncake before it has answered.
+Inside the first write to a target Mooncake asks it for its description, and waits 60 s for a process that accepts and
+then says nothing: one that was stopped, or that a cut link hides. It does so in the thread that pushes to every decode
+rank, and no setting shortens it. So a thread of its own asks each target first, with a bound.
 """
 
 import threading

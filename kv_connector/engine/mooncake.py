@@ -46,10 +46,8 @@ class MooncakeReceiver:
     def close(self) -> None:
         """See `ReceivingEngine.close`. Takes 20 to 60 ms, a second where `shorten_accept` finds nothing.
 
-        Unregistering the memory instead would not fence: a write under way goes on (E3).
-
-        Raises:
-            EngineError: something else holds on to the engine, so it lives on and nothing has been fenced.
+        Unregistering the memory instead would not fence: a write under way goes on (E3). `EngineError`: something else
+        holds on to the engine, so it lives on and nothing has been fenced.
         """
         with self._lock:  # a second caller returns only when the engine is gone as well
             self._engine = None
@@ -78,20 +76,16 @@ class MooncakeFactory:
         ports: PortMemory | None = None,
         enter_device: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the environment; engines are made later.
+        """Read the environment; engines are made later. Raises `ConnectorConfigError` as `prepare_environment` does.
 
         Args:
             host: Address at which peers reach this process's memory.
             protocol: Mooncake's transport; any of its devices.
             max_in_flight: Writes in flight per target, over all pushes.
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
-            ports: Ports that engines must not get, those of processes before this one included; a sender that was
-                stopped in the middle of a push may still write to them. A new receiver's are added, and once more
-                when it is closed. `None`: those of this factory alone.
+            ports: Ports that engines must not get, since a sender that was stopped in a push may still write to them. A
+                new receiver's are added, and once more when it is closed. `None`: those of this factory alone.
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
-
-        Raises:
-            ConnectorConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
         """
         prepare_environment(host, protocol)
         self._host = host

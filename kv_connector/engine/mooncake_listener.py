@@ -35,11 +35,7 @@ class Announcement(NamedTuple):
 
 
 def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
-    """Ask an engine for its description.
-
-    Raises:
-        EngineError: it does not answer, or not in the form that we know.
-    """
+    """Ask an engine for its description; raises `EngineError` if it gives none in the form that we know."""
     try:
         with socket.create_connection((host, rpc_port), timeout=timeout_s) as sock:
             request = bytes([_METADATA]) + b"{}"
@@ -65,12 +61,9 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 
 def shorten_accept(port: int) -> bool:
-    """Let `accept` on our listening `port` time out after 20 ms.
+    """Let `accept` on our listening `port` time out after 20 ms, from its next call on: ask the engine something.
 
-    It takes effect with the next call of `accept`, so ask the engine something afterwards.
-
-    Returns:
-        False if the socket was not found (no /proc): destroying the engine then takes up to a second.
+    False: the socket was not found (no /proc), so destroying the engine takes up to a second.
     """
     try:
         descriptor = _descriptor_of(_listening_inodes(port))

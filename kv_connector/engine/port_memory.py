@@ -2,9 +2,8 @@
 
 A sender that was paused in the middle of a push may write to its target's port long after the target's engine or
 process has gone. So neither the next engine nor a restarted decode node must get that port. Mooncake draws ports at
-random from a small range, and processes come and go: the memory is a file that all of them share.
-
-It forgets by number, not by time: the ports used longest ago go first, and there are always enough to draw from.
+random from a small range: the memory is a file that all processes share. The ports used longest ago are forgotten, by
+number and not by time, so that there are always enough to draw from.
 """
 
 import fcntl
@@ -18,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 
 def shared_path() -> Path:
-    """The file of this user on this machine."""
     return Path(tempfile.gettempdir()) / f"baton-receiving-ports-{getuid()}"
 
 

@@ -2,10 +2,9 @@
 
     python -m baton.kv_connector.engine.probe
 
-It is a process of its own. Mooncake brings threads that must not come into the node's, and its destructor holds the
-GIL. So it starts in the same place as the node: network, limits, environment. Its order comes as one line of JSON on
-stdin, its answer goes to stdout as another; it ends when stdin is closed. It is as polite as a process can be (`nice`),
-since it shares the node's cores.
+A process of its own in the same place as the node (network, limits, environment), since Mooncake brings threads that
+must not come into the node's, and its destructor holds the GIL. Its order comes as one line of JSON on stdin, its
+answer goes to stdout as another; it ends when stdin is closed. It is `nice`, since it shares the node's cores.
 """
 
 import ctypes

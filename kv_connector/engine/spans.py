@@ -29,11 +29,7 @@ class Spans:
         return at >= 0 and length > 0 and address + length <= self.addresses[at] + self.lengths[at]
 
     def check_sources(self, plan: CopyPlan) -> None:
-        """Refuse to send what was not registered: over TCP, Mooncake would send any memory of this process.
-
-        Raises:
-            EngineError: a copy's source is not inside a span.
-        """
+        """Raise `EngineError` for a source outside all spans: over TCP Mooncake would send any memory of ours."""
         for part in plan.columns:
             first_outside = self._first_of_few if len(part.src) < _FEW else self._first_of_many
             if (bad := first_outside(part.src, part.length)) is not None:

@@ -1,10 +1,8 @@
 """One prompt's KV for several D ranks: the flows of a P rank, by request.
 
 Each flow is a transfer of its own to the state machine below (`Producer`), with an id and a request id of its own. What
-the scheduler says of a request goes to all of its flows, and its blocks may be freed when all of them have let go. A
-rank whose heads others have too may have no flow at all.
-
-With one D rank there is one flow, and nothing here makes a difference.
+the scheduler says of a request goes to all of its flows, and its blocks may be freed when all of them have let go. With
+one D rank there is one flow; a rank whose heads others have too may have none.
 """
 
 from collections.abc import Sequence

@@ -3,9 +3,7 @@
 Each flow is a transfer of its own to the state machine below (`Consumer`), with an id and a request id of its own. The
 request is resolved when all of its flows have been, or one of them failed: then the others are given up. Its blocks are
 given back when no flow of it can write any more (I3), and its KV is used only if every P rank committed, and all of
-them together pushed everything that this rank has (I4).
-
-With one P rank there is one flow, and nothing here makes a difference.
+them together pushed everything that this rank has (I4). With one P rank there is one flow.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """What the decode ranks may have at once on P, so that none of them can make P's memory grow, or take another's.
 
 The bounds are far beyond what a healthy rank needs. One that asks for more is told so and computes the prompt itself.
-
-An engine belongs to the first rank that names it, for as long as P knows that rank: no other can make P write through
-another's engine, into another's memory.
+An engine belongs to the first rank that names it, for as long as P knows that rank: no other can make P write into
+another's memory.
 """
 
 from collections import Counter
@@ -33,16 +32,13 @@ class PeerQuotas:
         self._engines: dict[int, list[str]] = {}  # decode rank → its engines, oldest first
 
     def may_join(self, peers: int) -> bool:
-        """Whether P may get to know another rank beside so many."""
         return peers < MAX_PEERS
 
     def objection(self, decode: int, owner: int | None, unstarted: int) -> Refused | None:
         """Why a rank may not have a transfer: the first one that asks has it, and none has too many.
 
-        Args:
-            decode: The rank.
-            owner: The rank that has it; 0: none yet. `None`: P has not heard of the transfer.
-            unstarted: Transfers whose prompt has not started.
+        `owner`: the rank that has it; 0: none yet; None: P has not heard of the transfer. `unstarted`: transfers whose
+        prompt has not started.
         """
         if owner:
             return None if owner == decode else Refused.NOT_THEIRS
@@ -60,7 +56,6 @@ class PeerQuotas:
         return Refused.TOO_MUCH if crowded or self.places[decode] + _num_places(wish) > MAX_PLACES_EACH else None
 
     def own(self, decode: int) -> None:
-        """A rank has one more transfer."""
         self.transfers[decode] += 1
 
     def reserve(self, decode: int, wish: Reserve) -> None:
@@ -75,7 +70,6 @@ class PeerQuotas:
             self.owners[wish.engine] = decode
 
     def give(self, decode: int, wish: Reserve | None) -> None:
-        """One of its transfers has ended."""
         blocks, places = (_num_blocks(wish), _num_places(wish)) if wish else (0, 0)
         for counter, number in ((self.transfers, 1), (self.blocks, blocks), (self.places, places)):
             counter[decode] -= number
@@ -95,7 +89,6 @@ class Budget:
         self._left = BEAT_BUDGET
 
     def allows(self) -> bool:
-        """Whether one thing more may be done."""
         self._left -= 1
         return self._left >= 0
 

@@ -6,9 +6,7 @@ counted per layer in prompt order, relative to the first unit that D wants:
     [0, acknowledged …)   some disjoint ranges of these are being pushed
     [0, handed[layer])    given to the sender
     [0, ready[layer])     written by the device on P
-    [0, wanted)           what D asked for
-
-A layer with a window has a *span* of its own, a part of `[0, wanted)`: handing out begins and ends there.
+    [0, wanted)           what D asked for; a layer with a window has a *span* of its own, a part of it
 
 Ranges are handed out once and never overlap, so the sum of acknowledged units reaching that of all spans means that
 every wanted (layer, unit) had a push that returned 0 (I4).
@@ -46,7 +44,6 @@ class TransferLayout(NamedTuple):
     groups: Mapping[int, GroupPair] = ONE_GROUP  # by layer; one that is not named is in the first
 
     def group_of(self, layer: int) -> GroupPair:
-        """Return the KV cache group of one of the layers."""
         return self.groups.get(layer, ONLY)
 
 

@@ -42,11 +42,10 @@ class Session:
     def accept(self, message: Message, now: float) -> Refused | None:
         """Why a message is not acted on; `None` if it is, and its sender lives.
 
-        A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted
-        on. A `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself.
-        Late mail of a dead process may so bring it back for a moment; its successor's next `Introduce` ends that. (To
-        bar replaced processes would be worse: we cannot tell which of two strangers came last, and might bar the
-        living one.)
+        A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted on. A
+        `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself. Late mail
+        of a dead process may so bring it back for a moment; its successor's next `Introduce` ends that. (To bar
+        replaced processes could bar the living one: we cannot tell which of two strangers came last.)
         """
         introduces = isinstance(message.body, Hello | Refuse | Introduce)
         meant_for_us = message.receiver == self.incarnation or (

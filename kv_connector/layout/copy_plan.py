@@ -59,7 +59,6 @@ class CopyPlan:
 
     @classmethod
     def of(cls, copies: Iterable[Copy]) -> Self:
-        """Make a plan of single copies."""
         made = list(copies)
         columns = Columns([c.src for c in made], [c.dst for c in made], [c.length for c in made])
         return cls([columns], sum(columns.length))
@@ -80,7 +79,7 @@ class CopyPlan:
 def plan_layers(
     pairs: Sequence[tuple[Region, Region]], src_blocks: Sequence[int], dst_blocks: Sequence[int]
 ) -> CopyPlan:
-    """Plan the copies of the same blocks in several regions.
+    """Plan the copies of the same blocks in several regions, as Mooncake's `transfer_submit_write` takes them.
 
     Args:
         pairs: `(source, destination)` regions, one pair per layer or part of one.
@@ -88,15 +87,11 @@ def plan_layers(
         dst_blocks: Scheduler-block ids in the destination regions, shape `[n]`; block i is copied to block i.
 
     Returns:
-        Per pair, in order, between 0 and n copies whose lengths add up to `n * block_bytes`; by source where blocks
-        join.
+        Per pair, in order, up to n copies whose lengths add up to `n * block_bytes`; by source where blocks join.
 
     Raises:
         BlockOutOfRange: an id lies outside its region.
         LayoutError: the lists differ in length, or two regions in the bytes of a block.
-
-    Source:
-        A copy's fields are the arguments of Mooncake's `TransferEngine.transfer_submit_write`.
     """
     if len(src_blocks) != len(dst_blocks):
         raise LayoutError(f"{len(src_blocks)} source blocks cannot fill {len(dst_blocks)} destination blocks")
@@ -118,7 +113,7 @@ def plan_layers(
 def plan_units(
     pairs: "Sequence[RegionPair]", src_blocks: Sequence[int], dst_blocks: Sequence[int], phases: Sequence[int]
 ) -> CopyPlan:
-    """Plan the copies of the same units in several regions; see `pairing`.
+    """Plan the copies of the same units in several regions; see `pairing`. Raises as `plan_layers` does.
 
     Args:
         pairs: Regions and their strips.
@@ -128,9 +123,6 @@ def plan_units(
 
     Returns:
         Per pair, in order: copies whose lengths add up to those of the units' strips.
-
-    Raises:
-        BlockOutOfRange, LayoutError: as `plan_layers`.
     """
     if all(pair.whole for pair in pairs):
         return plan_layers([(pair.src, pair.dst) for pair in pairs], src_blocks, dst_blocks)
@@ -206,7 +198,6 @@ class _FewRuns(NamedTuple):
         return runs
 
     def bounds(self) -> tuple[_Bounds, _Bounds]:
-        """The extremes of the first blocks, source and destination."""
         return _Bounds(min(self.src), max(self.src)), _Bounds(min(self.dst), max(self.dst))
 
     def lay(self, src: Region, dst: Region) -> Columns:

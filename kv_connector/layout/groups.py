@@ -10,11 +10,9 @@ last place (it is ready when that is), and the places before it are empty.
 The layers of a recurrent group (Mamba, GDN) keep a *state* each, that of all tokens computed so far. Without vLLM's
 prefix cache the group's table has a single block, which has its place where a window's last block would be. With it
 (cache mode *align*) there is a table as of a window of two tokens: the last block has the running state, and those
-before it states at the ends of blocks, or nothing.
-
-With speculative decoding of k tokens a step the table without the prefix cache has k blocks more, for the states after
-each drafted token. The first block has the state of all tokens that are certain: it alone is read when a request's
-tokens have come from elsewhere.
+before it states at the ends of blocks, or nothing. With speculative decoding of k tokens a step the table without the
+prefix cache has k blocks more, for the states after each drafted token. The first block has the state of all tokens
+that are certain: it alone is read when a request's tokens have come from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -114,11 +112,7 @@ def ends_with_blocks(groups: Sequence[Group], block_tokens: int, tokens: int) ->
 
 
 def refuse_beside(groups: Sequence[Group]) -> None:
-    """Check what another KV connector beside ours has been tried with.
-
-    Raises:
-        ConnectorConfigError: not with these groups.
-    """
+    """Raise `ConnectorConfigError` for groups with which no other KV connector beside ours has been tried."""
     if have_states(groups):
         raise ConnectorConfigError(
             "another KV connector beside Baton's has not been tried with recurrent layers (Mamba, GDN): leave out `beside`"
@@ -145,15 +139,9 @@ def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
 def groups_of(
     kv_cache_config: "KVCacheConfig", block_tokens: int, *, can_fail: bool = KNOWS_FAILED_RECEIVES
 ) -> tuple[Group, ...]:
-    """Read the groups.
+    """Read the groups; raises `ConnectorConfigError`, which says why, if one of them cannot be handed off.
 
-    Args:
-        kv_cache_config: The engine's.
-        block_tokens: Tokens of a scheduler block.
-        can_fail: Whether this vLLM can be told which requests' receives failed.
-
-    Raises:
-        ConnectorConfigError: one of them cannot be handed off; the message says why.
+    `block_tokens`: of a scheduler block. `can_fail`: this vLLM can be told which requests' receives failed.
     """
     found = kv_cache_config.kv_cache_groups
     groups = tuple(_group_of(group, block_tokens) for group in found)

@@ -1,9 +1,8 @@
 """Which bytes of a block here are which bytes of a block there: the layouts of one P rank and one D rank, compared.
 
 The two may divide the model's layers, heads and tokens differently: other pipeline stages, other tensor-parallel sizes,
-blocks of another number of tokens. What both have in common travels in *units*, the tokens of the smaller block; a unit
-of one region is a few *strips*, runs of bytes that lie in one piece on either side. Where nothing differs, a unit is a
-block and a strip is all of it.
+other blocks. What both have in common travels in *units*, the tokens of the smaller block; a unit of one region is a
+few *strips*, runs of bytes that lie in one piece on either side. Where nothing differs, both are the whole block.
 
 Pure, plain integers. `pair` refuses what cannot be mapped, before any byte moves.
 """
@@ -112,12 +111,9 @@ def shares_of(side: Side, other_tp_size: int) -> int:
 
 
 def pair(source: Side, target: Side) -> Pairing:
-    """Compare a P rank with a D rank.
+    """Compare a P rank with a D rank; a drafter's regions travel where both have the same and its blocks can be mapped.
 
-    A drafter's regions travel where both have the same drafter and its blocks can be mapped.
-
-    Raises:
-        LayoutError: some bytes of a region that both have cannot be mapped; the message gives the first difference.
+    Raises `LayoutError` with the first difference if some bytes of a region that both have cannot be mapped.
     """
     source, target = _without_strangers(source, target), _without_strangers(target, source)
     if source.rank.pp_size == target.rank.pp_size == 1 and len(source.regions) != len(target.regions):

@@ -1,4 +1,4 @@
-"""Where one KV block lives, in plain integers.
+"""Where one KV block lies, in plain integers.
 
 A *region* is one buffer of KV blocks: the K, the V, or the packed KV of one layer. Its unit is the *scheduler's* block,
 the one that block tables name; a backend may divide it into k smaller *kernel* blocks, which then lie side by side:
@@ -12,12 +12,11 @@ blocks of other sizes is a row of *sections*, each with something of every token
 
     [head 0: K of tokens 0, 1, … | V of tokens 0, 1, …][head 1: …]…
 
-A block that keeps a *state* has no tokens. It is a row of runs, each with this rank's *parts* of something that ranks
-divide:
+A block that keeps a *state* has no tokens. It is a row of runs, each with this rank's *parts* of what ranks divide:
 
     [x of heads 0, 1, … | B of groups 0, … | C of groups 0, … | temporal state of heads 0, 1, …]
 
-It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `copy_plan.py`, which pairs two of them.
+It imports neither torch, vLLM nor Mooncake. `RegionInfo` has a region's fields; `copy_plan.py` pairs two regions.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -76,11 +75,7 @@ class Region(RegionInfo, frozen=True, kw_only=True):
 
     @classmethod
     def from_info(cls, info: RegionInfo) -> "Region":
-        """Read a peer's announcement.
-
-        Raises:
-            LayoutError: its numbers describe no buffer.
-        """
+        """Read a peer's announcement; raises `LayoutError` if its numbers describe no buffer."""
         return cls(**asdict(info))
 
 
@@ -121,8 +116,7 @@ def regions_of_tensor(
         num_blocks: Scheduler blocks in the pool.
         division: How a block may be divided; None: only whole blocks can be exchanged.
 
-    Raises:
-        LayoutError: no dimension counts blocks, either of two could, or a block's payload has gaps.
+    Raises `LayoutError` if no dimension counts blocks, either of two could, or a block's payload has gaps.
     """
     dims = [_Dim(*dim) for dim in zip(shape, strides, strict=True)]
     packed = bool(dims) and _counts_blocks(dims[0], num_blocks)
@@ -190,8 +184,7 @@ def _is_dense(dims: Iterable[_Dim]) -> bool:
 def unique_regions(regions: Iterable[Region]) -> tuple[Region, ...]:
     """Keep the first of each set of aliases (layers of one group that share KV), in order.
 
-    Raises:
-        LayoutError: two regions start at the same address with the same stride, but hold blocks of different sizes.
+    Raises `LayoutError` if two start at the same address with the same stride and hold blocks of different sizes.
     """
     kept: dict[tuple[int, int, int], Region] = {}
     for region in regions:

@@ -1,8 +1,7 @@
 """A recurrent layer's state between ranks that divide it otherwise: which of its parts travel, and where they lie.
 
 A rank's state is a row of *runs*. Of each it has a range of *parts*, as it has a range of KV heads (`tp_mapping.py`):
-heads of x and of the temporal state, groups of B and C. What every rank has whole, as a single group, is one part with
-replicas.
+heads of x and of the temporal state, groups of B and C. What every rank has whole is one part with replicas.
 """
 
 from collections.abc import Iterator
@@ -26,16 +25,11 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=64)  # the same for all layers
 def parts_in(state_parts: StateParts, rank: Rank) -> int:
-    """Return how many parts of a state a rank has."""
     return sum(len(heads_of(parts, rank.tp_size, rank.tp)) for _, parts in state_parts)
 
 
 def check_state(region: Region, rank: Rank) -> None:
-    """Check that a block has just this rank's parts.
-
-    Raises:
-        LayoutError: it has not.
-    """
+    """Raise `LayoutError` unless a block has just this rank's parts."""
     divides = all(fits(parts, rank.tp_size) for _, parts in region.state_parts)
     expected = sum(size * len(heads_of(parts, rank.tp_size, rank.tp)) for size, parts in region.state_parts)
     if not divides or region.block_bytes != expected:
@@ -47,8 +41,7 @@ def check_state(region: Region, rank: Rank) -> None:
 def pieces_between(src: Region, dst: Region, prefill: Rank, decode: Rank) -> list[Piece]:
     """Return what travels between two ranks of nodes with different tensor-parallel sizes, in the block's order.
 
-    Raises:
-        LayoutError: one of them does not say of what parts its state consists, or they differ.
+    Raises `LayoutError` if one of them does not say of what parts its state consists, or if they differ.
     """
     if not (src.state_parts and dst.state_parts):
         raise LayoutError(

@@ -17,12 +17,9 @@ from baton.contracts.kv_transfer import Grid
 
 
 def heads_of(heads: int, tp_size: int, tp: int) -> range:
-    """Return the KV heads of one tensor-parallel rank.
+    """Return which of a layer's KV heads one tensor-parallel rank has; a cache that all have whole, as MLA's, counts 1.
 
-    Args:
-        heads: KV heads of the model's layers, at least 1; 1 as well for a cache that every rank has whole, as MLA's.
-        tp_size: Ranks that divide them; it divides `heads` or is a multiple of it.
-        tp: The rank.
+    There is at least one; `tp_size` divides `heads` or is a multiple of it.
 
     Source:
         vLLM's `QKVParallelLinear`: `num_kv_head_replicas`, and `ModelConfig.get_num_kv_heads`.
@@ -86,7 +83,6 @@ def named(flow: str) -> dict[str, str]:
 
 
 def transfer_id_of_flow(flow: str) -> str:
-    """Return the id of the transfer that a flow is part of."""
     return flow.partition("/")[0]
 
 

@@ -6,8 +6,7 @@ always computed on D, so of a layer with a window D needs the tokens from N - W 
 A chunk of C tokens (chunked local attention) lets token q read those from the last multiple of C on: C is announced as
 the window -C. Where token N - 1 is the first of a chunk, D needs nothing.
 
-A recurrent layer reads the state that the token before has left: a window of two tokens, of which the block that holds
-token N - 2 stands for the state after it.
+A recurrent layer reads the state after token N - 2, which stands in that token's block: a window of two tokens.
 """
 
 EVERYTHING = 0  # a window that is none: every token is read for ever
@@ -23,8 +22,7 @@ def first_read_block(tokens: int, window: int, block_tokens: int) -> int:
     """Return the first block that the last of `tokens` tokens reads, or any later one; those before may be gone.
 
     Source:
-        `get_num_skipped_tokens(tokens - 1)` of vLLM's `SlidingWindowManager` and `ChunkedLocalAttentionManager`, in
-        whole blocks.
+        `get_num_skipped_tokens(tokens - 1)` of vLLM's `SlidingWindowManager` and `ChunkedLocalAttentionManager`.
     """
     if window < 0:
         chunk_tokens = -window

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
-from baton.contracts.node_info import Fingerprint, RegionInfo
+from baton.contracts.node_info import Fingerprint, Name, RegionInfo
 from baton.kv_connector.errors import ProtocolError, VersionError
 from baton.kv_connector.protocol.verification import DIGEST_BYTES
 
@@ -35,7 +35,6 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 MAX_TOKEN = (1 << 31) - 1
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-Name = Annotated[str, msgspec.Meta(max_length=256)]
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
 Digest = Annotated[bytes, msgspec.Meta(max_length=64)]
 Coordinate = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -200,9 +199,7 @@ def encode(message: Message) -> bytes:
 def decode(frame: bytes) -> Message:
     """Parse a frame.
 
-    Raises:
-        ProtocolError: not our format, or a value out of bounds.
-        VersionError: another protocol version; the message names both.
+    Raises `ProtocolError` if it is malformed or a value is out of bounds, `VersionError` for another protocol version.
     """
     try:
         envelope = _envelopes.decode(frame)

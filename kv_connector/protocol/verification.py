@@ -1,7 +1,6 @@
 """Which transfers are verified, and what is said about one that is not what was sent.
 
-The prefill node decides, by its own `kv_verify` and from the transfer's id alone. The decode node checks whatever a
-`Commit` carries, so the two cannot disagree.
+The prefill node decides, by its `kv_verify` and the transfer's id; the decode node checks whatever a `Commit` carries.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +22,7 @@ class Sampling:
 
     @classmethod
     def of(cls, kv_verify: str) -> "Sampling":
-        """Read the setting.
-
-        Raises:
-            ConnectorConfigError: it is neither off, full nor sample:N.
-        """
+        """Read the setting; raises `ConnectorConfigError` if it is neither off, full nor sample:N."""
         if kv_verify in ("off", "full"):
             return cls(1 if kv_verify == "full" else 0)
         word, _, number = kv_verify.partition(":")

@@ -2,9 +2,9 @@
 
 Such tokens are output in every respect. vLLM has one way to give a request output while it does not run: that of a step
 which was in flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes
-the request's output, and frees a request that has ended. They are given in that way, before it is scheduled: tokens
-that come with the prompt's KV when that has come; tokens that the client has already, as soon as the request has
-arrived, whatever becomes of its KV.
+the request's output, and frees a request that has ended. A request's start is given to it in that way, before it is
+scheduled: tokens that come with the prompt's KV when that has come; tokens that the client has already, as soon as the
+request has arrived, whatever becomes of its KV.
 """
 
 import time

@@ -1,8 +1,7 @@
 """What the milestones of one transfer say: how much of it showed, and how much was hidden. Pure.
 
 A milestone is an instant on one machine's monotonic clock, in seconds. P's count from its own `scheduled`, D's from its
-own `arrived`: neither is ever subtracted from the other's. A figure that spans both nodes adds a duration that P took
-to one that D took.
+own `arrived`: they are never subtracted from each other. A figure of both nodes adds durations.
 
     P   scheduled ── first_layer ── … ── last_layer ────── commit      reserved and the pushes lie anywhere between
                                              └─ exposed on P ─┘
@@ -48,15 +47,10 @@ def exposed_transfer_s(prefill: Timings, decode: Timings) -> float | None:
 def hidden_share(prefill: Timings, pushing_s: float) -> float | None:
     """Return which share of the shorter of prefill and transfer disappeared behind the other.
 
-    With C the prefill, X the transfer and M both together it is (C + X - M) / min(C, X): 1 when M is the longer of the
-    two, 0 when they ran one after the other, below 0 when something else (a late RESERVE) took time as well.
-
-    Args:
-        prefill: P's milestones.
-        pushing_s: X, the time in which at least one push was under way.
-
-    Returns:
-        None where a milestone is missing or there was too little to hide.
+    With C the prefill, X the transfer (`pushing_s`, in which at least one push was under way) and M both together it is
+    (C + X - M) / min(C, X): 1 when M is the longer of the two, 0 when they ran one after the other, below 0 when
+    something else (a late RESERVE) took time as well. None where a milestone of P is missing or there was too little to
+    hide.
     """
     computing_s, measured_s = _between(prefill, "scheduled", "last_layer"), _between(prefill, "scheduled", "commit")
     if computing_s is None or measured_s is None:

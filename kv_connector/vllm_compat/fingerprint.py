@@ -17,13 +17,10 @@ _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_
 
 
 def fingerprint_of(vllm_config: "VllmConfig", weights: str, *, block_tokens: int = 0) -> Fingerprint:
-    """Describe this node's KV.
+    """Describe this node's KV; raises as `attention_of` does.
 
     `weights` is a digest of the configuration and weight files, or the hub revision; `block_tokens` are a scheduler
     block's, by default vLLM's own number.
-
-    Raises:
-        ConnectorConfigError: this process has loaded no attention layer.
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     return Fingerprint(
@@ -65,8 +62,7 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     layer the shapes and types of its states are named, over all tensor-parallel ranks; they have their dimensions in
     one order or the other. So is how many tokens are drafted a step: a convolution keeps so many tokens more.
 
-    Raises:
-        ConnectorConfigError: no layer has told vLLM of itself, as in a process without a model.
+    Raises `ConnectorConfigError` if no layer has told vLLM of itself, as in a process without a model.
     """
     layers = dict(vllm_config.compilation_config.static_forward_context)
     for name in draft_layers(vllm_config, tuple(layers)):

@@ -32,7 +32,6 @@ class Media(NamedTuple):
     objection: str = ""  # why prompts with them are not handed over
 
     def objection_to(self, items: Sequence[object]) -> str:
-        """Return why a prompt with these items is not handed over; "" if it is."""
         return self.objection if items else ""
 
 

@@ -21,10 +21,9 @@ VOIDS_FIRST: Final = "voids_first"  # attribute of a worker class
 
 
 def check_order(vllm_config: "VllmConfig") -> None:
-    """Check that the worker of a node that sends KV voids what a step takes away before vLLM touches it. For a worker's process.
+    """Check, in a worker's process, that a node that sends KV voids what a step takes away before vLLM touches it.
 
-    Raises:
-        ConnectorConfigError: vLLM's V2 runner would be driven by a worker class that does not.
+    Raises `ConnectorConfigError` if a worker class that does not would drive vLLM's V2 runner.
     """
     if not _sends(vllm_config) or not getattr(vllm_config, "use_v2_model_runner", False):
         return
@@ -40,8 +39,7 @@ def check_order(vllm_config: "VllmConfig") -> None:
 def check_graphs(vllm_config: "VllmConfig", layer_sync: str) -> None:
     """Check that the hooks of a prefill node's layers run, if its policy needs them.
 
-    Raises:
-        ConnectorConfigError: the forward pass, some steps of it or its attention would be captured in graphs.
+    Raises `ConnectorConfigError` if the forward pass, steps of it or its attention would be captured in graphs.
     """
     if not _sends(vllm_config) or layer_sync == "forward":
         return

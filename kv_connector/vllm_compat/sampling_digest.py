@@ -28,7 +28,6 @@ def sampling_digest(vllm_config: "VllmConfig") -> str:
     said = [__version__, sorted(model.get_diff_sampling_param().items())]
     said += [getattr(model, name, None) for name in _OF_MODEL]
     said += [getattr(vllm_config, name, None) for name in _OF_ENGINE]
-    said += filter(
-        None, [media_digest(vllm_config)]
-    )  # nothing for models without: they are like those of earlier releases
+    # Nothing for models without: they are like those of earlier releases.
+    said += filter(None, [media_digest(vllm_config)])
     return RELAYS_AND_STARTS + blake2b(repr(said).encode(), digest_size=8).hexdigest()

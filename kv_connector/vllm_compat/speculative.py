@@ -2,8 +2,7 @@
 
 The target's tokens do not depend on what a drafter proposes: each is verified. So the KV of its layers travels only
 where it does no harm: at the end of the step (passes of the drafter write it again and again), to a peer with the same
-drafter, counted for no commit and compared by no digest. A peer without the drafter gets, and gives, the target's
-layers.
+drafter, counted for no commit and compared by no digest. Other peers exchange the target's layers.
 """
 
 import hashlib
@@ -49,14 +48,8 @@ def objection(vllm_config: "VllmConfig") -> str:
 def check_draft_layers(vllm_config: "VllmConfig", names: Collection[str]) -> None:
     """Check that the drafter's layers have been told apart from the target's: a drafter's count for no commit (I4).
 
-    vLLM builds the target first, so that the drafter's layers are the last that it registers.
-
-    Args:
-        vllm_config: Of a process that has loaded target and drafter.
-        names: Of the layers with KV.
-
-    Raises:
-        ConnectorConfigError: vLLM names this drafter's layers in another way.
+    vLLM builds the target first, so that the drafter's layers are the last that it registers. `names`: of the layers
+    with KV. Raises `ConnectorConfigError` if vLLM names this drafter's layers in another way.
     """
     settings = vllm_config.speculative_config
     if settings is None or settings.method != "mtp":
@@ -76,8 +69,7 @@ def check_draft_layers(vllm_config: "VllmConfig", names: Collection[str]) -> Non
 def draft_layers(vllm_config: "VllmConfig", names: Iterable[str]) -> frozenset[str]:
     """Return which of vLLM's layer names are the drafter's.
 
-    vLLM numbers those of an EAGLE head, and of most MTP drafters, behind the target's; the other MTP drafters have a
-    prefix of their own (`mtp.layers.0`).
+    vLLM numbers those of an EAGLE head, and of most MTP drafters, behind the target's; others begin as `mtp.layers.0`.
     """
     settings = vllm_config.speculative_config
     if settings is None or settings.method not in WITH_LAYERS:

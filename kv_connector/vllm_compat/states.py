@@ -4,8 +4,7 @@ A convolution's state has *channels*, in sections one behind the other (x, B and
 net), of which each is divided by itself: a rank's channels lie together in its own block, but not in a block of all
 channels. It is kept channel by channel (`DS`) or token by token (`SD`). A temporal state is divided by heads.
 
-Where a layer is of a kind that is not known here, or its shapes are not what its attributes say, its states travel
-whole.
+States of a layer of an unknown kind, or whose shapes are not what its attributes say, travel whole.
 """
 
 from collections.abc import Mapping, Sequence

@@ -55,8 +55,7 @@ _NEEDED: Mapping[Role, Mapping[str, str]] = MappingProxyType(
 def check_engine(role: Role, *, version: str = __version__, connector: type = base.KVConnectorBase_V1) -> None:
     """Check that this vLLM has every hook that a node's invariants need.
 
-    Raises:
-        ConnectorConfigError: it has not; the message names the version, the hook and what would go wrong.
+    Raises `ConnectorConfigError`, which names the version, the hook and what would go wrong.
     """
     for hook, consequence in _NEEDED[role].items():
         if not hasattr(connector, hook):

@@ -87,10 +87,8 @@ def describe(
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated. Mappings are by vLLM's layer name, blocks the scheduler's.
 
-    The hooks of `draft_layers` tell nothing: each pass of the drafter calls them. Without `groups` there is one.
-
-    Raises:
-        LayoutError: a tensor is laid out in a way that cannot be pushed.
+    The hooks of `draft_layers` tell nothing: each pass of the drafter calls them. Without `groups` there is one. Raises
+    `LayoutError` if a tensor is laid out in a way that cannot be pushed.
     """
     found: list[Region] = []
     layer_of: dict[str, int] = {}

@@ -49,11 +49,7 @@ class RegionDigests:
     """Computes the digests of blocks of one worker's KV, on the device that holds it. For one thread."""
 
     def __init__(self, kv_caches: "Iterable[torch.Tensor]", regions: Sequence[Region]) -> None:
-        """Find the regions in the tensors that vLLM registered.
-
-        Raises:
-            LayoutError: a region lies in none of them.
-        """
+        """Find the regions in vLLM's tensors; raises `LayoutError` for one that lies in none of them."""
         storages = [tensor.untyped_storage() for tensor in kv_caches]
         self._views = [_view(storages, region) for region in regions]
         self._device = self._views[0].elements.device

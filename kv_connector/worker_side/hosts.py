@@ -1,8 +1,7 @@
 """What the ranks of a node on several hosts tell each other before they serve.
 
-Each host's process has a configuration of its own, from its own files: they must agree, or peers would get what was not
-asked for. The node's API, on the first host, learns where the ranks of the others answer it
-(`control/status_endpoints.py`).
+Each host has a configuration from its own files: they must agree, or peers would get what was not asked for. The node's
+API, on the first host, learns where the ranks of the others answer it (`control/status_endpoints.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,10 +39,7 @@ def door_of(vllm_config: "VllmConfig", config: ConnectorConfig, path: Path) -> D
 def verify_hosts_agree(vllm_config: "VllmConfig", config: ConnectorConfig) -> None:
     """Compare settings with the ranks on other hosts; on the first host, write down where those answer.
 
-    All ranks of the node call it at the same time.
-
-    Raises:
-        ConnectorConfigError: the hosts do not agree.
+    All ranks of the node call it at the same time. Raises `ConnectorConfigError` if the hosts do not agree.
     """
     if getattr(vllm_config.parallel_config, "nnodes_within_dp", 1) == 1:
         return
@@ -93,7 +89,6 @@ def disagreement(members: Sequence[Member]) -> str:
 
 
 def write_doors(folder: Path, members: Sequence[Member]) -> None:
-    """Write down where the ranks of other hosts answer."""
     for member in members:
         for name, address in member.doors.items():
             new = folder / f".{name}"

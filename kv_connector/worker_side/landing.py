@@ -2,8 +2,7 @@
 
 Mooncake's TCP copies what it receives to a GPU with `cudaMemcpy` from pageable memory, on the legacy default stream.
 That may return, and the write be acknowledged, while the last bytes are still on their way to the device, and no other
-stream waits for them. So between an acknowledgement, or a fence, and whatever may touch the blocks next lies an event
-on that stream:
+stream waits for them. So between an acknowledgement or a fence and what may touch the blocks next lies an event there:
 
     COMMIT ────────────────┐
     COMMIT with digests ───┼── an event on the default stream ──► KV used (I4), digests computed,

@@ -37,7 +37,6 @@ class RankDescriptor:
 
     @property
     def index(self) -> int:
-        """Our number in the grid."""
         return self.rank.pp * self.rank.tp_size + self.rank.tp
 
     @property
@@ -68,11 +67,7 @@ class RankDescriptor:
         return f"{self.node} and {theirs.node} do not fit: {'; '.join(reasons)}" if reasons else ""
 
     def pairing(self, theirs: Hello) -> Pairing:
-        """Compare our layout with a peer's.
-
-        Raises:
-            LayoutError: they do not fit.
-        """
+        """Compare our layout with a peer's; raises `LayoutError` if they do not fit."""
         regions = [Region.from_info(info) for info in theirs.regions]
         others = Side(theirs.rank, regions, theirs.fingerprint.block_size_tokens)
         return pair(self.side, others) if self.role == "prefill" else pair(others, self.side)

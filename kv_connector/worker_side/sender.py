@@ -1,9 +1,8 @@
 """The thread that pushes.
 
 It hears of each layer once the device has written it, asks the state machine what may be pushed, submits, and looks
-after what is under way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
-
-It never waits for a device: a `DeviceWaiter` does. A GPU is late by a whole forward pass, and in that time pushes end,
+after what is under way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs. It
+never waits for a device, a `DeviceWaiter` does: a GPU is late by a whole forward pass, and in that time pushes end,
 others become possible, and decode ranks ask for more.
 """
 
@@ -118,10 +117,7 @@ class Sender:
             self._waiter.watch(handover.done, handover)
 
     def layers_at_once(self, blocks: int) -> int:
-        """Return how many layers to hand over together in a step that writes so many blocks (model thread).
-
-        Layers too small to be worth a call go together with the next ones.
-        """
+        """Return how many layers, in a step of so many blocks, are together worth a call (model thread)."""
         return max(1, ceil(WORTH_BYTES / max(1, blocks * self._layer_block_bytes)))
 
     def give_up(self, now: float) -> None:
