@@ -2,7 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
+from pydantic import BaseModel
 
 from baton.proxy.nodes.circuit_breaker import BreakerState
 from baton.proxy.nodes.node import Node, State
@@ -20,6 +23,18 @@ _BY_SEVERITY: Final[Sequence[str]] = (
     State.DOWN,
 )
 _BREAKERS_BY_SEVERITY: Final[Sequence[str]] = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
+T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V", NodeView, LeavingView)
+
+
+def encode(told: msgspec.Struct) -> bytes:
+    """Encode what a worker tells another one; views may be in it."""
+    return msgspec.json.encode(told, enc_hook=BaseModel.model_dump)
+
+
+def decode(told: bytes, kind: type[T]) -> T:
+    """Decode it. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(told, type=kind, dec_hook=lambda view, content: view.model_validate(content))
 
 
 def view(node: Node) -> NodeView:
@@ -49,22 +64,22 @@ def view(node: Node) -> NodeView:
 
 def joined(workers: Iterable[Sequence[NodeView]]) -> list[NodeView]:
     """Return each member once: the worst that is seen of it, and the sums of what is in flight."""
-    by_name: dict[tuple[str, str], list[NodeView]] = {}
-    for seen in workers:
-        for each in seen:
-            by_name.setdefault((each.role, each.url), []).append(each)
-    return [_one(views) for views in by_name.values()]
+    return [_one(views) for views in _by_node(workers)]
 
 
 def leaving(workers: Iterable[Sequence[LeavingView]]) -> list[LeavingView]:
     """Return each node that is on its way out once, with all its requests."""
-    found: dict[tuple[str, str], LeavingView] = {}
+    return [
+        views[0].model_copy(update={"requests": sum(each.requests for each in views)}) for views in _by_node(workers)
+    ]
+
+
+def _by_node(workers: Iterable[Sequence[V]]) -> Iterable[list[V]]:
+    found: dict[tuple[str, str], list[V]] = {}
     for seen in workers:
         for each in seen:
-            known = found.get((each.role, each.url))
-            requests = each.requests + (known.requests if known else 0)
-            found[each.role, each.url] = (known or each).model_copy(update={"requests": requests})
-    return list(found.values())
+            found.setdefault((each.role, each.url), []).append(each)
+    return found.values()
 
 
 def _one(views: Sequence[NodeView]) -> NodeView:

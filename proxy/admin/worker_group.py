@@ -17,12 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from baton.proxy.admin import node_metrics, node_views
 from baton.proxy.admin.metric_families import Family, added_up, families, lasting, metrics
 from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
-from baton.proxy.admin.report import Counted, Report
 from baton.proxy.admission.admission import Admission
-from baton.proxy.nodes.latency_histogram import tallied, tally
+from baton.proxy.nodes.latency_histogram import Tally, tallied, tally
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.registry import NodeRegistry
-from baton.proxy.nodes.views import NodeView
+from baton.proxy.nodes.views import LeavingView, NodeView, WorkerView
 from baton.proxy.telemetry.metrics import Metrics, render
 from baton.proxy.workers.channel import Channel, NoAnswerError, ask
 from baton.proxy.workers.files import replace_file
@@ -33,6 +32,22 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 1.0  # what has been counted is written down so often, and orders that were not heard are read
 REPORT, ADOPT, PROBE = "report", "adopt", "probe"
 T = TypeVar("T")
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What has been counted, and what outlives a worker of it."""
+
+    families: list[Family] = []
+    times: list[Tally] = []
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says about itself when another one asks."""
+
+    worker: WorkerView
+    counted: Counted
+    nodes: list[NodeView] = []
+    leaving: list[LeavingView] = []
 
 
 class WorkerGroup:
@@ -88,7 +103,7 @@ class WorkerGroup:
     async def metrics(self) -> bytes:
         """Return the series of all workers in Prometheus' text format."""
         reports = await self._reports()
-        nodes = node_views.joined(report.views() for report in reports)
+        nodes = node_views.joined(report.nodes for report in reports)
         summed = _of_members(added_up(report.counted.families for report in reports), nodes)
         names = {(node.role, node.url) for node in nodes}
         times = tallied(report.counted.times for report in reports)
@@ -96,17 +111,17 @@ class WorkerGroup:
         return render([*metrics(summed), *timed, *node_metrics.states(nodes)])
 
     async def nodes(self) -> list[NodeView]:
-        return node_views.joined(report.views() for report in await self._reports())
+        return node_views.joined(report.nodes for report in await self._reports())
 
     async def state(self) -> dict[str, Any]:
         """Return everything about membership and admission, for `/admin/state`."""
         reports = await self._reports()
         return {
             **self._members.state(),
-            "uptime_s": max(report.uptime_s for report in reports),
-            "workers": [report.worker_view() for report in reports],
-            "nodes": node_views.joined(report.views() for report in reports),
-            "leaving": node_views.leaving(report.leavers() for report in reports),
+            "uptime_s": max(report.worker.uptime_s for report in reports),
+            "workers": [report.worker for report in reports],
+            "nodes": node_views.joined(report.nodes for report in reports),
+            "leaving": node_views.leaving(report.leaving for report in reports),
         }
 
     async def change(self, act: Callable[[], T]) -> T:
@@ -152,7 +167,7 @@ class WorkerGroup:
 
     async def _answer(self, word: str) -> bytes:
         if word == REPORT:
-            return msgspec.json.encode(self._report())
+            return node_views.encode(self._report())
         if word == ADOPT and self._book is not None:
             return b"done" if self._catch_up(self._book) else b"later"
         if word == PROBE:
@@ -165,7 +180,7 @@ class WorkerGroup:
         if self._slot is None:
             return [self._report()]
         others = await asyncio.gather(*(_report_of(self._slot, number) for number in self._slot.others))
-        return sorted((self._report(), *others), key=lambda report: report.worker)
+        return sorted((self._report(), *others), key=lambda report: report.worker.worker)
 
     async def _tell(self, word: str) -> None:
         if self._slot is None:
@@ -181,17 +196,17 @@ class WorkerGroup:
         found = self._count()
         if self._slot is not None:
             self._write_counters(found)
-        return Report(
-            worker=self._slot.number if self._slot else 0,
+        nodes, leaving = list(map(node_views.view, self._members.all())), self._members.leaving()
+        worker = WorkerView(
+            worker=self.number,
             pid=os.getpid(),
-            counted=found,
-            nodes=[node_views.view(node).model_dump(mode="json") for node in self._members.all()],
-            leaving=self._members.state()["leaving"],
-            admission=self._admission.state(),
             uptime_s=time.monotonic() - self._made_s,
             in_flight=self._admission.claims.requests,
+            requests=sum(each.requests for each in (*nodes, *leaving)),
             retries_left=self._retries_left(),
+            admission=self._admission.state(),
         )
+        return Report(worker=worker, counted=found, nodes=nodes, leaving=leaving)
 
     async def _run(self) -> None:
         assert self._slot is not None
@@ -260,9 +275,9 @@ class WorkerGroup:
 async def _report_of(slot: WorkerSlot, number: int) -> Report:
     """Ask a worker; if it does not answer, what was counted in its slot is known all the same."""
     try:
-        return msgspec.json.decode(await ask(slot.channel_of(number), REPORT), type=Report)
+        return node_views.decode(await ask(slot.channel_of(number), REPORT), Report)
     except (NoAnswerError, msgspec.DecodeError):
-        return Report(worker=number, pid=None, counted=_read_counters(slot, number))
+        return Report(worker=WorkerView(worker=number, pid=None, requests=0), counted=_read_counters(slot, number))
 
 
 def _read_counters(slot: WorkerSlot, number: int) -> Counted:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Scope
 
@@ -16,6 +16,7 @@ from baton.proxy.http.headers import RawHeaders
 from baton.proxy.http_server import descriptors
 from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.nodes.node import SEQUENCE_BYTES
+from baton.proxy.nodes.views import AdmissionView
 from baton.proxy.request.caller import caller_of
 from baton.proxy.request.parse import ClientRequest
 
@@ -69,16 +70,16 @@ class Admission:
         )
         return self.gate.inside_for(ticket)
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "inside": self.gate.inside,
-            "max_requests": self.gate.max_inside,
-            "waiting": self.gate.waiting,
-            "max_waiting": self.gate.max_waiting,
-            "expected_wait_s": self.gate.expected_wait_s(),
-            "connections_to_nodes": self.claims.connections,
-            "most_connections_to_nodes": self._most_connections(),
-        }
+    def state(self) -> AdmissionView:
+        return AdmissionView(
+            inside=self.gate.inside,
+            max_requests=self.gate.max_inside,
+            waiting=self.gate.waiting,
+            max_waiting=self.gate.max_waiting,
+            expected_wait_s=self.gate.expected_wait_s(),
+            connections_to_nodes=self.claims.connections,
+            most_connections_to_nodes=self._most_connections(),
+        )
 
     def _most_connections(self) -> int:
         return descriptors.budget(self._limit, self._members()).to_nodes

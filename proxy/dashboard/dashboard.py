@@ -9,6 +9,7 @@ import msgspec
 
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.admin.about import running_version
+from baton.proxy.admin.node_views import decode, encode
 from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
@@ -73,7 +74,7 @@ class Dashboard:
         if for_operator:
             self._nodes.start(lambda: self._recorder.is_watched)
         told = await self._worker_group.all_tell(LOOK if for_operator else GLANCE)
-        body = joined([msgspec.json.decode(each, type=DashboardSnapshot) for each in told], self._worker_group.size)
+        body = joined([decode(each, DashboardSnapshot) for each in told], self._worker_group.size)
         head = {
             "format": FORMAT,
             "at": round(time.time(), 3),
@@ -93,8 +94,8 @@ class Dashboard:
         return self._snapshot(self._recorder.shown())
 
     def _snapshot(self, requests: dict[str, Any] | None) -> bytes:
-        made = snapshot(self._worker_group.number, self._members, self._admission, self._registry, requests)
-        return msgspec.json.encode(made)
+        group = self._worker_group
+        return encode(snapshot(group.number, self._members, self._admission, self._registry, requests))
 
 
 def _offset(records: Sequence[dict[str, Any]]) -> dict[str, float] | None:

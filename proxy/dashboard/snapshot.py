@@ -47,7 +47,7 @@ Counts = dict[str, float]  # labels, joined by a blank → value
 class NodeShown(msgspec.Struct, frozen=True, kw_only=True):
     """One node as one worker sees it: its view, and what is not in there."""
 
-    view: dict[str, Any]
+    view: NodeView
     first: tuple[int, float]  # P: whole answers, D: first bytes of streams; how many, and the sum of their times (s)
     gaps: tuple[int, float]  # between chunks: likewise
     running: int | None = None
@@ -61,7 +61,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: int
     nodes: list[NodeShown]
-    leaving: list[dict[str, Any]]
+    leaving: list[LeavingView]
     inside: int
     waiting: int
     in_flight: int
@@ -93,13 +93,12 @@ def snapshot(
             elif sample.name == f"{TTFT}_sum":
                 _add(ttft, "sum", sample.value)
     gaps = [node.times.gaps for node in members.decode]
-    state = admission.state()
     return DashboardSnapshot(
         worker=worker,
         nodes=[_node(node) for node in members.all()],
-        leaving=members.state()["leaving"],
-        inside=state["inside"],
-        waiting=state["waiting"],
+        leaving=members.leaving(),
+        inside=admission.gate.inside,
+        waiting=admission.gate.waiting,
         in_flight=admission.claims.requests,
         counters=counters,
         ttft=ttft,
@@ -114,9 +113,9 @@ def joined(snapshots: Sequence[DashboardSnapshot], workers: int) -> dict[str, An
     more: dict[tuple[str, str], list[NodeShown]] = {}
     for each in snapshots:
         for node in each.nodes:
-            more.setdefault((node.view["role"], node.view["url"]), []).append(node)
-    nodes = node_views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in snapshots)
-    leaving = node_views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in snapshots)
+            more.setdefault((node.view.role, node.view.url), []).append(node)
+    nodes = node_views.joined([node.view for node in each.nodes] for each in snapshots)
+    leaving = node_views.leaving(each.leaving for each in snapshots)
     watched = [each.requests for each in snapshots if each.requests is not None]
     return {
         "workers": {"answering": len(snapshots), "of": workers},
@@ -153,7 +152,7 @@ def _node(node: Node) -> NodeShown:
     times: NodeTimes = node.times
     first = times.answered if node.role == "prefill" else times.first_bytes
     return NodeShown(
-        view=node_views.view(node).model_dump(mode="json"),
+        view=node_views.view(node),
         first=_total(first),
         gaps=_total(times.gaps),
         running=load.running if load else None,

@@ -28,6 +28,7 @@ from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, Revision, State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
+from baton.proxy.nodes.views import LeavingView
 
 logger = logging.getLogger(__name__)
 
@@ -248,18 +249,21 @@ class NodeRegistry:
                     self.drain(node, draining=node.url in self._drained[role])
 
     def state(self) -> dict[str, Any]:
-        """Return the sources, and the former members that still carry requests, for `/admin/state`."""
+        """Return the sources, and what operators have changed, for `/admin/state`."""
         return {
             "sources": [
                 {"role": role, **source.describe()} for role, sources in self._sources.items() for source in sources
             ],
             "roles_unchanged_s": self.roles_unchanged_s,
             "removed": [{"role": role, "url": url} for role in ROLES for url in self._rosters[role].removed],
-            "leaving": [
-                {"role": node.role, "url": node.url, "slot": node.slot, "requests": node.requests}
-                for node in self._busy_leavers()
-            ],
         }
+
+    def leaving(self) -> list[LeavingView]:
+        """Return the former members that still carry requests."""
+        return [
+            LeavingView(role=node.role, url=node.url, slot=node.slot, requests=node.requests)
+            for node in self._busy_leavers()
+        ]
 
     # --- membership ---
 

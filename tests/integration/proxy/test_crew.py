@@ -13,8 +13,7 @@ import pytest
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.admin import override_store, worker_group
 from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
-from baton.proxy.admin.report import Counted
-from baton.proxy.admin.worker_group import WorkerGroup
+from baton.proxy.admin.worker_group import Counted, WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.latency_histogram import Tally

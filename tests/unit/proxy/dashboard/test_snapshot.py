@@ -9,7 +9,7 @@ from tests.unit.proxy import members
 
 def node(requests: int, state: str = "ready") -> NodeShown:
     seen = view(members.node("decode")).model_copy(update={"requests": requests, "state": state})
-    return NodeShown(view=seen.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
+    return NodeShown(view=seen, first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
 
 
 def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:

@@ -17,6 +17,7 @@ from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.registry import NodeRegistry
+from baton.proxy.nodes.views import LeavingView
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import BFLOAT16, info
 
@@ -65,13 +66,13 @@ async def test_a_node_that_leaves_keeps_its_slot_until_its_requests_have_ended()
         leaving = found.prefill[0]
         end = leaving.begin(1)
         found.remove(leaving)
-        early, during = found.add("prefill", "http://q"), found.state()["leaving"]
+        early, during = found.add("prefill", "http://q"), found.leaving()
         end()
         late = found.add("prefill", "http://r")
 
         assert (leaving.slot, early.slot, late.slot) == (0, 2, 0)
-        assert during == [{"role": "prefill", "url": "http://p", "slot": 0, "requests": 1}]
-        assert found.state()["leaving"] == []
+        assert during == [LeavingView(role="prefill", url="http://p", slot=0, requests=1)]
+        assert found.leaving() == []
         assert listener.mock_calls == [call.left(leaving), call.restarted(late)]  # requests may have been noted since
 
 
