@@ -8,10 +8,12 @@ vLLM imports the class by name and constructs it with nothing but the applicatio
 beforehand with `configure`, in the same process.
 """
 
+import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from baton.contracts.http import AHEAD, CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import Role, TransferParamsError
@@ -30,7 +32,6 @@ from baton.node.http.connections import bound_connections, note_proof
 from baton.node.http.first_token import hold_stream
 from baton.node.http.load import Load
 from baton.node.http.metrics import ConnectorMetrics
-from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
 from baton.node.http.path_header import name_path
 from baton.node.http.probe import ProbeApi
 from baton.node.http.token_ids import TokenLog, logged, name_tokens, tap_outputs
@@ -39,6 +40,7 @@ from baton.node.http.transfer_params import verified_params
 
 logger = logging.getLogger(__name__)
 
+_OPENAPI_PATH = "/openapi.json"
 _HERE = Place(host="127.0.0.1", protocol="tcp")
 _NAMES_TOKENS = TOKEN_IDS_HEADER.encode()
 _AHEAD = AHEAD.encode()
@@ -84,7 +86,7 @@ class NodeMiddleware:
         self._cancel_api = CancelApi(gate, self._connector)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
-        self._openapi = OpenApiBuilder()
+        self._building = asyncio.Lock()  # of vLLM's OpenAPI document
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if "prefill" in settings.roles else nothing)
         self._api = NodeApi(
             role=settings.role,
@@ -111,8 +113,8 @@ class NodeMiddleware:
                 return await self._work(scope, receive, send)
             if path.rstrip("/") == METRICS_PATH:
                 await self._metrics.scrape()
-            elif path == OPENAPI_PATH:
-                await self._openapi.build(scope["app"])
+            elif path == _OPENAPI_PATH:
+                await self._build_document(scope["app"])
         return await self._app(scope, receive, send)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,6 +154,16 @@ class NodeMiddleware:
             computes = transfer is None or not (transfer.kv_only or (transfer.role == "prefill" and transfer.start))
             with self._load.request(len(body) if computes else 0), logged(log):
                 await self._app(scope, replay(body, receive), answer)
+
+    async def _build_document(self, app: Any) -> None:
+        """Have `app`, a FastAPI application, make the document that it keeps, once, in a thread; requests wait for it.
+
+        In the event loop, where FastAPI makes it at the first request, that took 3.6–5.4 s on a loaded core, in which
+        `/health`, probes and open streams waited.
+        """
+        async with self._building:
+            if app.openapi_schema is None:
+                await asyncio.to_thread(app.openapi)
 
     async def _start_objection(self) -> str:
         """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""

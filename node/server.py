@@ -32,8 +32,6 @@ from baton.node.startup.arguments import Launch, control_port, vllm_arguments
 from baton.node.startup.extra_connectors import refuse_unproven
 from baton.node.startup.flags import ranks_of, refuse_owned, value_of
 from baton.node.startup.hosts import Hosts, hosts_of
-from baton.node.startup.preload import link_preloads
-from baton.node.startup.speculation import refuse_unrunnable
 from baton.node.startup.vllm_flags import refuse_unknown
 from baton.node.versions import versions
 
@@ -114,7 +112,7 @@ def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) 
     device = _detect_device()
     worker = choose.worker_class(device, node.model_runner)
     check_transport(config.transfer.protocol, device)
-    refuse_unrunnable(theirs, device)
+    checks.check_speculation(theirs, device)
     refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
     model_config = weights.read_model_config(directory)
@@ -137,7 +135,7 @@ def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) 
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
     if device == "cpu":
-        environment.apply(link_preloads(runtime_dir, os.environ))
+        environment.apply(environment.of_preloads(runtime_dir, os.environ))
     environment.apply(environment.of_runner(device, node.model_runner, os.environ))
     environment.apply(environment.of_worker(runtime_dir, sync_audit=node.sync_audit))
     environment.apply(environment.of_step(node.step_timeout_s, os.environ))

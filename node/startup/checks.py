@@ -1,15 +1,19 @@
 """Refusals before the heavy start: what would fail half a minute later, said now and in one sentence."""
 
 import errno
+import json
 import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from baton.contracts.secret import SecretError, read_secret
 from baton.node.errors import StartRefusedError
+from baton.node.startup.flags import value_of
 
 _SOCKET_PATH_MAX = 107  # sun_path of Linux, without the final NUL
 _LONGEST_SOCKET_NAME = "/dp999/scheduler.sock"
@@ -19,6 +23,7 @@ _APT_PACKAGES = "libibverbs1 ibverbs-providers libnuma1 libcurl4"
 _IMPORT = "import mooncake.engine"
 _IMPORT_TIMEOUT_S = 60
 _PORT_LOOKS_EVERY_S = 0.1
+_SPECULATIVE = ("--speculative-config", "-sc")
 # Libraries that no package of Debian brings → what to do.
 _DEVICE_LIBRARIES = {
     "libcudart": "its wheel must fit the CUDA that torch is built for: mooncake-transfer-engine-cuda13 for CUDA 13, "
@@ -118,3 +123,44 @@ def explain_import_failure(error_output: str) -> str:
         return "Mooncake is not installed: install one of Baton's extras `cpu`, `cuda` or `npu`"
     last = error_output.strip().splitlines()[-1:] or ["no reason given"]
     return f"Mooncake cannot be imported: {last[0]}"
+
+
+def check_speculation(arguments: Sequence[str], device: str) -> None:
+    """Refuse a method of speculative decoding for which this machine lacks something; vLLM would say it in a traceback.
+
+    What the hand-off does not cover is the connector's to say (`kv_connector/vllm_compat/speculative.py`).
+    """
+    method = speculative_method(arguments)
+    if method == "suffix" and find_spec("arctic_inference") is None:
+        raise StartRefusedError(
+            "speculative decoding with method 'suffix' needs the package arctic-inference: install it, or use 'ngram'"
+        )
+    if method == "ngram_gpu" and device == "cpu":
+        raise StartRefusedError("speculative decoding with method 'ngram_gpu' needs an accelerator: use 'ngram'")
+
+
+def speculative_method(arguments: Sequence[str]) -> str:
+    """Return the method that vLLM's flags name; "" if there is none, or one that vLLM will find out itself."""
+    if method := value_of(arguments, "--spec-method"):
+        return method
+    text = value_of(arguments, *_SPECULATIVE)
+    if text is None:
+        return ""
+    if any(argument.replace("_", "-").startswith(f"{_SPECULATIVE[0]}.method") for argument in arguments):
+        return _dotted_method(arguments)
+    try:
+        settings = json.loads(text)
+    except ValueError:
+        return ""  # vLLM will say it
+    method = settings.get("method") if isinstance(settings, dict) else None
+    return method if isinstance(method, str) else ""
+
+
+def _dotted_method(arguments: Sequence[str]) -> str:
+    """`--speculative-config.method suffix`, or with `=`."""
+    name = f"{_SPECULATIVE[0]}.method"
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, has_value, value = argument.partition("=")
+        if flag.replace("_", "-") == name:
+            return value if has_value else following
+    return ""

@@ -2,7 +2,10 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +19,43 @@ from baton.node.startup.hosts import Hosts, hosts_of
 VLLM_STEP_TIMEOUT: Final = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 AFTER_WATCHDOG_S: Final = 10.0
 _RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
+_PRELOAD: Final = "LD_PRELOAD"
+_PRELOADED: Final = (  # package, patterns below its folder; as `vllm.platforms.cpu` looks for them
+    ("vllm", ("libs/libtcmalloc_minimal*.so*", "libs/libtcmalloc.so*")),
+    ("torch", ("../torch.libs/libgomp*.so*", "lib/libgomp*.so*")),
+)
+_DIVIDES: Final = re.compile(r"[\s:]")
 
 
 def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables to set, and those to remove as None. What the user has set stays, except for removals."""
     wanted = _for_cpu(arguments, cores) if device == "cpu" else {}
     return {name: value for name, value in wanted.items() if value is None or name not in current}
+
+
+def of_preloads(folder: Path, current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return `LD_PRELOAD` with links in `folder` for the libraries whose path cannot be named; empty if there are none.
+
+    On a CPU vLLM appends the paths of torch's libgomp and of its libtcmalloc, at whose spaces and colons the dynamic
+    loader divides; it appends nothing for a library that is named there already.
+    """
+    found = [library for package, patterns in _PRELOADED for library in _find_library(package, patterns)]
+    if not any(_DIVIDES.search(str(library)) for library in found) or _DIVIDES.search(str(folder)):
+        return {}
+    links = [folder / library.name for library in found]
+    for link, library in zip(links, found, strict=True):
+        with suppress(FileExistsError):
+            link.symlink_to(library)
+    return {_PRELOAD: ":".join([*filter(None, [current.get(_PRELOAD)]), *map(str, links)])}
+
+
+def _find_library(package: str, patterns: tuple[str, ...]) -> list[Path]:
+    """Return the library, or nothing."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return []
+    folder = Path(spec.origin).parent
+    return [file.resolve() for pattern in patterns for file in sorted(folder.glob(pattern))][:1]
 
 
 def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from baton.proxy.nodes.overrides import AdminOverrides
-from baton.proxy.workers.files import replace_file
+from baton.proxy.workers.slot import replace_file
 
 LOCK_TIMEOUT_S: Final = 2.0  # it is held for a millisecond, unless its holder has been stopped
 _RETRY_S: Final = 0.002

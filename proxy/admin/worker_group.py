@@ -24,8 +24,7 @@ from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import LeavingView, NodeView, WorkerView
 from baton.proxy.telemetry.metrics import Metrics, render
 from baton.proxy.workers.channel import Channel, NoAnswerError, ask
-from baton.proxy.workers.files import replace_file
-from baton.proxy.workers.slot import WorkerSlot
+from baton.proxy.workers.slot import WorkerSlot, replace_file
 
 logger = logging.getLogger(__name__)
 

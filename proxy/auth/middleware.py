@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton.proxy.auth.errors import AccessError
-from baton.proxy.auth.key_owner import KeyOwner
+from baton.proxy.auth.account import Account
+from baton.proxy.auth.errors import AccessError, Denial, ModelNotAllowedError
 from baton.proxy.auth.keyring import Keyring, without_credentials
 from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.http.headers import request_id_of
@@ -17,6 +17,31 @@ from baton.proxy.request.parse import discard_body, is_reset_unless_read
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
+
+
+class KeyOwner:
+    """The owner of a key, as what is behind the guard sees it: a name, and which models."""
+
+    __slots__ = ("_account", "_counted")
+
+    def __init__(self, account: Account, counted: AccessMetrics) -> None:
+        self._account = account
+        self._counted = counted
+
+    @property
+    def name(self) -> str:
+        return self._account.name
+
+    def may_use(self, model: str) -> bool:
+        return self._account.may_use(model)
+
+    def check_model(self, model: str) -> None:
+        """Raise `ModelNotAllowedError` unless the key may use a model."""
+        try:
+            self._account.check_model(model)
+        except ModelNotAllowedError:
+            self._counted.refused(self.name, Denial.MODEL)
+            raise
 
 
 class AuthMiddleware:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,6 @@ from baton.proxy.admin.node_views import decode, encode
 from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
-from baton.proxy.dashboard.clocks import offset
 from baton.proxy.dashboard.recorder import RequestRecorder
 from baton.proxy.dashboard.snapshot import DashboardSnapshot, for_anybody, joined, snapshot
 from baton.proxy.http.upstream import Upstream
@@ -96,6 +95,31 @@ class Dashboard:
     def _snapshot(self, requests: dict[str, Any] | None) -> bytes:
         group = self._worker_group
         return encode(snapshot(group.number, self._members, self._admission, self._registry, requests))
+
+
+class Offset(NamedTuple):
+    """Where D's `arrived` lies on P's axis, on which `scheduled` is 0."""
+
+    at_s: float
+    uncertainty_s: float
+
+
+def offset(prefill: Mapping[str, float], decode: Mapping[str, float]) -> Offset | None:
+    """Return it from P's milestones and D's; None where one of the four instants is missing.
+
+    Both nodes timed two messages, as NTP's a question and its answer: half of the difference of the two ways is the
+    most by which it can be wrong, whatever the machines' clocks say.
+
+        P's clock   ────────── reserved ─────────────── commit ────►
+                              ▲  RESERVE                  │ COMMIT
+        D's clock   ─ reserve_sent ──────────────── commit_received ────►
+    """
+    try:
+        early = prefill["reserved"] - decode["reserve_sent"]  # too large by the way of RESERVE
+        late = prefill["commit"] - decode["commit_received"]  # too small by the way of COMMIT
+    except KeyError:
+        return None
+    return Offset(round((early + late) / 2, 6), round(abs(early - late) / 2, 6))
 
 
 def _offset(records: Sequence[dict[str, Any]]) -> dict[str, float] | None:

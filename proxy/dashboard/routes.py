@@ -1,7 +1,12 @@
 """The dashboard's routes: the page and its files for anybody, its data in two views, single transfers for operators."""
 
+import time
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
@@ -10,11 +15,18 @@ from baton.contracts.kv_transfer import is_transfer_id
 from baton.proxy.admin.routes import authorise, guarded_by
 from baton.proxy.admin.token import AdminToken
 from baton.proxy.dashboard.dashboard import Dashboard
-from baton.proxy.dashboard.files import files
-from baton.proxy.dashboard.pace import Pace
 
 PAGE: Final = "/dashboard"
+ANSWERS_PER_S: Final = 32.0  # for all viewers together; a page asks once a second
+BURST: Final = 64.0
+_FOLDER: Final = Path(__file__).parent / "page"
 _PAGE_FILE: Final = "index.html"
+_KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 # Nothing from elsewhere, no script or style but our files, in no other page's frame; and no address leaves with a link.
 _FENCE: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -23,6 +35,42 @@ _FENCE: Final = {
     "x-content-type-options": "nosniff",
     "cross-origin-opener-policy": "same-origin",
 }
+
+
+class File(NamedTuple):
+    """One file of the page, as it lies in the package."""
+
+    content: bytes
+    kind: str
+    tag: str  # changes with the content
+
+
+@cache
+def files() -> dict[str, File]:
+    """Return all of them by name, read at the first request: nothing else can be asked for."""
+    contents = {path: path.read_bytes() for path in sorted(_FOLDER.iterdir()) if path.suffix in _KINDS}
+    return {
+        path.name: File(content, _KINDS[path.suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')
+        for path, content in contents.items()
+    }
+
+
+class Pace:
+    """A bucket that fills evenly: how many answers there may be."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left = BURST
+        self._at_s = clock()
+
+    def allows(self) -> bool:
+        now_s = self._clock()
+        self._left = min(BURST, self._left + (now_s - self._at_s) * ANSWERS_PER_S)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRouter:

@@ -21,13 +21,12 @@ from baton.proxy.errors import FailureKind
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerState
-from baton.proxy.nodes.discovery import ListSource, Source, SourceError
+from baton.proxy.nodes.discovery import ListSource, Roster, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, Revision, State
 from baton.proxy.nodes.overrides import AdminOverrides
-from baton.proxy.nodes.roster import Roster
 from baton.proxy.nodes.views import LeavingView
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""One worker's place: its number, and the files that it shares with the others."""
+"""One worker's place: its number, and the files that it shares with the others, which are replaced while they are read."""
 
 import os
 from contextlib import suppress
@@ -38,3 +38,10 @@ class WorkerSlot:
     @property
     def others(self) -> list[int]:
         return [number for number in range(self.workers) if number != self.number]
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a new file in the place of an old one: a reader sees one or the other, whole."""
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_bytes(content)
+    fresh.replace(path)

@@ -15,21 +15,49 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from baton.proxy.workers.listen import close
-from baton.proxy.workers.process import WorkerProcess
 from baton.proxy.workers.slot import WorkerSlot
 
 logger = logging.getLogger(__name__)
 
 HANG_S: Final = 30.0  # a worker that has not been heard for so long is killed; it beats every second
 GRACE_S: Final = 1.0  # beyond the time that workers need to stop; then they are killed
+BACKOFF_S: Final = 0.1  # before a worker that ended soon is followed by another; doubled each time …
+MAX_BACKOFF_S: Final = 5.0
+SETTLED_S: Final = 10.0  # … until one has lived so long: its follower starts at once
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 Serve = Callable[[WorkerSlot, Sequence[socket.socket]], None]
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A slot and its process."""
+
+    number: int
+    pid: int = 0  # 0: no process
+    starts: int = 0
+    quick_ends: int = 0  # in a row
+    started_s: float = 0.0
+    heard_s: float = 0.0
+    pulse: socket.socket | None = None  # our end of it
+    due_s: float = 0.0  # when the next one is started
+
+    def ended(self, now_s: float) -> float:
+        """Note that the worker is gone; return how long to wait for the next."""
+        self.pid = 0
+        if self.pulse is not None:
+            self.pulse.close()
+            self.pulse = None
+        self.quick_ends = 0 if now_s - self.started_s >= SETTLED_S else self.quick_ends + 1
+        wait_s = min(BACKOFF_S * 2.0 ** min(self.quick_ends - 1, 20), MAX_BACKOFF_S) if self.quick_ends else 0.0
+        self.due_s = now_s + wait_s
+        return wait_s
 
 
 class Supervisor:

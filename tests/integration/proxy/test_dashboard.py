@@ -7,7 +7,7 @@ import pytest
 
 from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
 from baton.proxy.dashboard import asking, dashboard, pace, recorder
-from baton.proxy.dashboard.files import files
+from baton.proxy.dashboard.routes import files
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until, until_true
 from tests.support.dashboard import tell_transfers
 from tests.support.fake_vllm import FakeVllm

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.node.startup import preload
-from baton.node.startup.preload import link_preloads
+from baton.node.startup import environment
+from baton.node.startup.environment import of_preloads
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).touch()
     monkeypatch.setattr(
-        preload, "find_spec", lambda package: SimpleNamespace(origin=str(site / package / "__init__.py"))
+        environment, "find_spec", lambda package: SimpleNamespace(origin=str(site / package / "__init__.py"))
     )
     return site
 
@@ -23,7 +23,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_libraries_below_a_folder_with_a_space_are_named_by_links(installed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    first, again = (link_preloads(folder, {"LD_PRELOAD": "/mine.so"}) for _ in range(2))
+    first, again = (of_preloads(folder, {"LD_PRELOAD": "/mine.so"}) for _ in range(2))
 
     assert first == again
     assert first["LD_PRELOAD"] == f"/mine.so:{folder}/libtcmalloc_minimal.so.4:{folder}/libgomp-1.so"
@@ -31,8 +31,8 @@ def test_libraries_below_a_folder_with_a_space_are_named_by_links(installed: Pat
 
 
 def test_nothing_is_linked_where_it_is_not_needed(tmp_path: Path) -> None:
-    if " " in preload.__file__:
+    if " " in environment.__file__:
         pytest.skip("this clone's path has a space")
 
-    assert link_preloads(tmp_path, {}) == {}
+    assert of_preloads(tmp_path, {}) == {}
     assert list(tmp_path.iterdir()) == []

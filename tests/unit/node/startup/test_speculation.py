@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import pytest
 
 from baton.node.errors import StartRefusedError
-from baton.node.startup import speculation
-from baton.node.startup.speculation import method_of, refuse_unrunnable
+from baton.node.startup import checks
+from baton.node.startup.checks import check_speculation, speculative_method
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from baton.node.startup.speculation import method_of, refuse_unrunnable
 )
 def test_the_method_is_read_off_every_spelling(arguments: list[str], method: str) -> None:
     """What is not understood is for vLLM to refuse."""
-    assert method_of(["--dtype", "float32", *arguments]) == method
+    assert speculative_method(["--dtype", "float32", *arguments]) == method
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,6 @@ def test_the_method_is_read_off_every_spelling(arguments: list[str], method: str
 def test_a_method_needs_its_package_or_an_accelerator(
     monkeypatch: pytest.MonkeyPatch, method: str, device: str, package: str | None, words: str
 ) -> None:
-    monkeypatch.setattr(speculation, "find_spec", lambda _: package)
+    monkeypatch.setattr(checks, "find_spec", lambda _: package)
     with pytest.raises(StartRefusedError, match=words) if words else nullcontext():
-        refuse_unrunnable(["--spec-method", method], device)
+        check_speculation(["--spec-method", method], device)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.proxy.dashboard.clocks import offset
+from baton.proxy.dashboard.dashboard import offset
 
 MARKS = ({"reserved": 1.0, "commit": 5.0}, {"reserve_sent": 0.5, "commit_received": 4.9})
 

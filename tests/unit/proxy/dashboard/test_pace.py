@@ -1,6 +1,6 @@
 """How many may look."""
 
-from baton.proxy.dashboard.pace import ANSWERS_PER_S, BURST, Pace
+from baton.proxy.dashboard.routes import ANSWERS_PER_S, BURST, Pace
 
 
 def test_a_burst_is_bounded_and_what_follows_it_is_even() -> None:

@@ -1,6 +1,6 @@
 """When a worker that ended is followed by another."""
 
-from baton.proxy.workers.process import BACKOFF_S, MAX_BACKOFF_S, SETTLED_S, WorkerProcess
+from baton.proxy.workers.supervisor import BACKOFF_S, MAX_BACKOFF_S, SETTLED_S, WorkerProcess
 
 
 def test_a_worker_that_had_settled_is_followed_at_once() -> None:
