@@ -12,6 +12,7 @@ import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from baton.node.errors import NoAnswerError
 from baton.node.http.api import PATHS, NodeApi
 from baton.node.http.asgi import App, Message, Receive, Scope, Send, header, read_body, replay, send_error
 from baton.node.http.bearer import BearerGate
-from baton.node.http.cancel import CancelApi
+from baton.node.http.cancel import cancel_transfers
 from baton.node.http.connections import bound_connections, note_proof
 from baton.node.http.first_token import hold_stream
 from baton.node.http.load import Load
@@ -82,33 +83,32 @@ class NodeMiddleware:
         self._refusals = Refusals(logger)
         both_ways = len(settings.roles) > 1
         self._metrics = ConnectorMetrics(settings.role, self._connector, self._refusals, both_ways=both_ways)
-        gate = BearerGate(settings.secret, self._refusals)
-        self._cancel_api = CancelApi(gate, self._connector)
-        self._probe_api = ProbeApi(gate, settings.secret, settings.place)
+        self._gate = BearerGate(settings.secret, self._refusals)
+        self._probe_api = ProbeApi(settings.secret, settings.place)
         self._load = Load()
         self._building = asyncio.Lock()  # of vLLM's OpenAPI document
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if "prefill" in settings.roles else nothing)
         self._api = NodeApi(
             role=settings.role,
             model=settings.model,
-            gate=gate,
             connector=self._connector,
             refusals=self._refusals,
             is_draining=lambda: self._drain.begun,
             load=self._load.now,
         )
+        self._routes: dict[str, App] = {
+            **dict.fromkeys(PATHS, self._api.answer),
+            CANCEL_PATH: partial(cancel_transfers, self._connector),
+            PROBE_PATH: self._probe_api.answer,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             send = self._with_channels(scope, send)
         elif scope["type"] == "http":
             path = scope["path"]
-            if path in PATHS:
-                return await self._api.answer(scope, send)
-            if path == CANCEL_PATH:
-                return await self._cancel_api.answer(scope, receive, send)
-            if path == PROBE_PATH:
-                return await self._probe_api.answer(scope, receive, send)
+            if (answer := self._routes.get(path)) is not None:
+                return await answer(scope, receive, send) if await self._gate.lets_in(scope, send) else None
             if scope["method"] == "POST":
                 return await self._work(scope, receive, send)
             if path.rstrip("/") == METRICS_PATH:
@@ -125,7 +125,7 @@ class NodeMiddleware:
             await self._check(scope, receive, send)
 
     async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
+        body = await read_body(receive, send)
         if body is None:
             return  # the client left before it had sent the request
         try:

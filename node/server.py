@@ -25,7 +25,7 @@ from baton.node.engine_watch import EXIT_ENGINE_ENDED
 from baton.node.errors import StartRefusedError
 from baton.node.follower import follow
 from baton.node.middleware import GateSettings, configure
-from baton.node.roles import TRAITS, node_config, roles_of
+from baton.node.roles import node_config, roles_of
 from baton.node.startup import checks, environment, kv_cache, weights
 from baton.node.startup.addresses import Addresses, resolve
 from baton.node.startup.arguments import Launch, control_port, vllm_arguments
@@ -107,7 +107,7 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequen
 
 def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) -> list[str]:
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
-    traits, node = TRAITS[role], node_config(role, config)
+    node = node_config(role, config)
     theirs = node.vllm_args
     device = _detect_device()
     worker = choose.worker_class(device, node.model_runner)
@@ -118,7 +118,7 @@ def _prepare(role: Role, config: BatonConfig, runtime_dir: Path, found: _Found) 
     model_config = weights.read_model_config(directory)
     arguments = vllm_arguments(
         Launch(
-            traits=traits,
+            role=role,
             node=node,
             transfer=config.transfer,
             secret_file=found.secret_file,

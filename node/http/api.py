@@ -16,8 +16,7 @@ from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.errors import ConnectorSilentError, NoAnswerError
-from baton.node.http.asgi import Scope, Send, send_error, send_json
-from baton.node.http.bearer import BearerGate
+from baton.node.http.asgi import Receive, Scope, Send, send_error, send_json
 from baton.node.http.frontend_digest import frontend_digest
 from baton.node.versions import versions
 
@@ -56,7 +55,6 @@ class NodeApi:
         *,
         role: Role,
         model: str,
-        gate: BearerGate,
         connector: ConnectorClient,
         refusals: Refusals,
         is_draining: Callable[[], bool] = lambda: False,
@@ -64,7 +62,6 @@ class NodeApi:
     ) -> None:
         self._role = role
         self._model = model
-        self._gate = gate
         self._connector = connector
         self._refusals = refusals
         self._is_draining = is_draining
@@ -73,9 +70,7 @@ class NodeApi:
         self._last: _Known | None = None  # what a connector that was ready said last
         self.starts_with_tokens = False  # whether the connector has ever said that requests can; that does not change
 
-    async def answer(self, scope: Scope, send: Send) -> None:
-        if not await self._gate.lets_in(scope, send):
-            return
+    async def answer(self, scope: Scope, _: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
             return

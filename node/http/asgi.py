@@ -28,16 +28,8 @@ async def send_error(send: Send, status: int, message: str, headers: Iterable[tu
     await send_json(send, status, error_body(message, kind=kind, code=status), headers)
 
 
-class BodyTooLargeError(Exception):
-    """A request's body is larger than its route allows."""
-
-
-async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | None:
-    """Read a request's whole body; None if the client left first.
-
-    Raises:
-        BodyTooLargeError: it is larger than `max_bytes`.
-    """
+async def read_body(receive: Receive, send: Send, max_bytes: int | None = None) -> bytes | None:
+    """Read a request's whole body; None if the client left first, or has the answer that it is larger than `max_bytes`."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -47,7 +39,8 @@ async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | N
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if max_bytes is not None and size > max_bytes:
-            raise BodyTooLargeError
+            await send_error(send, 413, f"the body is larger than {max_bytes} bytes")
+            return None
         if not message.get("more_body", False):
             return b"".join(chunks)
 

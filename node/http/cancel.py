@@ -11,50 +11,27 @@ from baton.contracts.http import MAX_CANCELLED
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.node.connector.connector_channel import ConnectorClient
 from baton.node.errors import NoAnswerError
-from baton.node.http.asgi import (
-    BodyTooLargeError,
-    Receive,
-    Scope,
-    Send,
-    read_body,
-    send_error,
-    send_json,
-)
-from baton.node.http.bearer import BearerGate
+from baton.node.http.asgi import Receive, Scope, Send, read_body, send_error, send_json
 
 MAX_BODY_BYTES = 64 * MAX_CANCELLED
 
 
-class CancelApi:
-    """Answers that one route."""
-
-    def __init__(self, gate: BearerGate, connector: ConnectorClient) -> None:
-        self._gate = gate
-        self._connector = connector
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not await self._gate.lets_in(scope, send):
-            return
-        if scope["method"] != "POST":
-            await send_error(send, 405, f"{scope['path']} takes POST", [(b"allow", b"POST")])
-        else:
-            await self._cancel(receive, send)
-
-    async def _cancel(self, receive: Receive, send: Send) -> None:
-        try:
-            body = await read_body(receive, MAX_BODY_BYTES)
-            transfer_ids = None if body is None else _parse(body)
-        except BodyTooLargeError:
-            return await send_error(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-        except ValueError as exc:
-            return await send_error(send, 400, str(exc))
-        if transfer_ids is None:
-            return None  # the caller left before it had sent the request
-        try:
-            were_open = await self._connector.cancel(transfer_ids)
-        except NoAnswerError as exc:
-            return await send_error(send, 503, str(exc))
-        return await send_json(send, 200, {"cancelled": len(transfer_ids), "were_open": were_open})
+async def cancel_transfers(connector: ConnectorClient, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer that one route."""
+    if scope["method"] != "POST":
+        return await send_error(send, 405, f"{scope['path']} takes POST", [(b"allow", b"POST")])
+    body = await read_body(receive, send, MAX_BODY_BYTES)
+    if body is None:
+        return None
+    try:
+        transfer_ids = _parse(body)
+    except ValueError as exc:
+        return await send_error(send, 400, str(exc))
+    try:
+        were_open = await connector.cancel(transfer_ids)
+    except NoAnswerError as exc:
+        return await send_error(send, 503, str(exc))
+    return await send_json(send, 200, {"cancelled": len(transfer_ids), "were_open": were_open})
 
 
 def _parse(body: bytes) -> list[str]:

@@ -17,8 +17,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.sockets import Context, ControlClient
 from baton.kv_connector.engine.mooncake_listener import ask
 from baton.kv_connector.errors import ConnectorError
-from baton.node.http.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
-from baton.node.http.bearer import BearerGate
+from baton.node.http.asgi import Receive, Scope, Send, read_body, send_error, send_json
 from baton.node.http.probe_engines import ProbeBusyError, ProbeEngines, ProbeError
 from baton.node.machine import machine
 
@@ -32,8 +31,7 @@ _decoder: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
 class ProbeApi:
     """Answers that one route."""
 
-    def __init__(self, gate: BearerGate, secret: ClusterSecret, place: Place) -> None:
-        self._gate = gate
+    def __init__(self, secret: ClusterSecret, place: Place) -> None:
         self._secret = secret
         self._place = place
         self._engines: ProbeEngines | None = None  # made in the loop that serves
@@ -46,8 +44,6 @@ class ProbeApi:
             self._context.socket(zmq.DEALER).close()  # libzmq starts a context with its first socket
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not await self._gate.lets_in(scope, send):
-            return
         if scope["method"] in ("GET", "HEAD"):
             await send_json(send, 200, msgspec.to_builtins(machine(self._place.host, self._place.protocol)))
         elif scope["method"] == "POST":
@@ -63,13 +59,11 @@ class ProbeApi:
             self._context = None
 
     async def _try(self, receive: Receive, send: Send) -> None:
+        body = await read_body(receive, send, MAX_BODY_BYTES)
+        if body is None:
+            return
         try:
-            body = await read_body(receive, MAX_BODY_BYTES)
-            if body is None:
-                return  # the caller left before it had asked
             found = await _while_asked_for(receive, self._do(_decoder.decode(body)))
-        except BodyTooLargeError:
-            await send_error(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         except msgspec.DecodeError as exc:
             await send_error(send, 400, f"that cannot be tried: {exc}")
         except (ProbeBusyError, ProbeError) as exc:

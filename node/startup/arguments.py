@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from baton.contracts.configuration.schema import NodeConfig, TransferConfig
-from baton.node.roles import RoleTraits, roles_of
+from baton.contracts.kv_transfer import Role
+from baton.node.roles import KV_ROLES, roles_of
 from baton.node.startup.addresses import Addresses
 from baton.node.startup.extra_connectors import wrap_multi_connector
 from baton.node.startup.flags import given
@@ -23,7 +24,7 @@ SHUTDOWN_TIMEOUT_S = 5  # for requests in progress and the connector, after whic
 class Launch:
     """Everything that the arguments of one node follow from."""
 
-    traits: RoleTraits
+    role: Role
     node: NodeConfig
     transfer: TransferConfig
     secret_file: Path
@@ -63,16 +64,16 @@ def kv_transfer_config(launch: Launch) -> dict[str, Any]:
         "kv_connector_module_path": CONNECTOR_MODULE,
         # Of either role vLLM does what it needs for it, above all free no block that a step under way writes to: it may
         # be received into.
-        "kv_role": "kv_both" if launch.transfer.both_ways else launch.traits.kv_role,
+        "kv_role": "kv_both" if launch.transfer.both_ways else KV_ROLES[launch.role],
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),
     }
-    return wrap_multi_connector(baton, launch.node.beside, launch.traits.role)
+    return wrap_multi_connector(baton, launch.node.beside, launch.role)
 
 
 def _connector_settings(launch: Launch) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "role": launch.traits.role,
+        "role": launch.role,
         "runtime_dir": str(launch.runtime_dir),
         "secret_file": str(launch.secret_file),  # never the secret: arguments are visible to the whole machine
         "advertise_host": launch.addresses.advertise_host,
@@ -80,10 +81,10 @@ def _connector_settings(launch: Launch) -> dict[str, Any]:
         "transfer": asdict(launch.transfer),
         "weights": launch.weights,
     }
-    if "prefill" in roles_of(launch.traits.role, launch.transfer):
+    if "prefill" in roles_of(launch.role, launch.transfer):
         settings["control_host"] = launch.addresses.listen_host
         settings["control_port"] = control_port(launch.node)
-    if launch.traits.pushes:
+    if launch.role == "prefill":  # its layers' hooks must run, so it may need other graphs
         settings["layerwise"] = launch.transfer.layer_sync != "forward"
     return settings
 

@@ -32,7 +32,6 @@ from fastapi import FastAPI
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
 from baton.node.middleware import GateSettings, NodeMiddleware
-from baton.node.roles import TRAITS
 
 middleware.tap_outputs = lambda: None
 app = FastAPI()

@@ -22,7 +22,7 @@ async def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
     secret = ClusterSecret(b"the secret of this test cluster")
     client = ConnectorClient(folder, secret, timeout_s=1.0)
-    probe = ProbeApi(None, secret, None)
+    probe = ProbeApi(secret, None)
     client.start()
     probe.start()
     taken = []

@@ -1,32 +1,24 @@
 import json
-import logging
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
-from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.errors import ConnectorSilentError
 from baton.node.http.asgi import Message
-from baton.node.http.bearer import BearerGate
-from baton.node.http.cancel import MAX_BODY_BYTES, CancelApi
+from baton.node.http.cancel import MAX_BODY_BYTES, cancel_transfers
 from tests.support.asgi import Exchange, body_of, http
 
-SECRET = ClusterSecret(b"the secret of this cluster")
-TOKEN = SECRET.node_token()
 A, B = "a" * 32, "b" * 32
 
 
 async def ask(messages: list[Message], *, method: str = "POST", cancel: AsyncMock | None = None) -> Exchange:
     """Ask a node of which one transfer is open, unless `cancel` says otherwise."""
-    exchange = Exchange(http(method, CANCEL_PATH, [("Authorization", f"Bearer {TOKEN}")]), messages)
+    exchange = Exchange(http(method, CANCEL_PATH), messages)
     exchange.disconnect()
-    api = CancelApi(
-        BearerGate(SECRET, Refusals(logging.getLogger(__name__))), Mock(cancel=cancel or AsyncMock(return_value=1))
-    )
-    await api.answer(exchange.scope, exchange.receive, exchange.send)
+    connector = Mock(cancel=cancel or AsyncMock(return_value=1))
+    await cancel_transfers(connector, exchange.scope, exchange.receive, exchange.send)
     return exchange
 
 

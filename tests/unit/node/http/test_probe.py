@@ -1,6 +1,5 @@
 import asyncio
 import json
-import logging
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -9,15 +8,12 @@ import pytest
 from baton.contracts.http import PROBE_PATH
 from baton.contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.http import probe
-from baton.node.http.bearer import BearerGate
 from baton.node.http.probe import MAX_BODY_BYTES, ProbeApi
 from baton.node.http.probe_engines import ProbeBusyError, ProbeError
 from tests.support.asgi import Exchange, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")
-TOKEN = SECRET.node_token()
 PLACE = Place(host="127.0.0.1", protocol="tcp")
 PUSH = {"type": "push", "session": "h:1", "address": 4096, "size_bytes": MIB, "idle_s": 1}
 
@@ -35,11 +31,11 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 def probe_api() -> ProbeApi:
-    return ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
+    return ProbeApi(SECRET, PLACE)
 
 
 def asking(method: str, body: bytes) -> Exchange:
-    return Exchange(http(method, PROBE_PATH, [("Authorization", f"Bearer {TOKEN}")]), body_of(body))
+    return Exchange(http(method, PROBE_PATH), body_of(body))
 
 
 async def ask(body: object = None, *, method: str = "POST", raw: bytes = b"") -> tuple[int, Any]:
