@@ -40,16 +40,14 @@ class Stop:
 
 
 def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
-    """Run this host's ranks until they end.
-
-    Raises:
-        SystemExit: with 0 if the node was stopped, with `EXIT_FAILED` if a rank was lost.
-    """
+    """Run this host's ranks until they end. Raises `SystemExit`: 0 if it was stopped, `EXIT_FAILED` if a rank was lost."""
     from vllm import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-    engine = AsyncEngineArgs.from_cli_args(_parser().parse_args(list(arguments)))
+    parser = _make_parser()(FlexibleArgumentParser())
+    engine = AsyncEngineArgs.from_cli_args(parser.parse_args(list(arguments)))
     config = engine.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER, headless=True)
     executor = MultiprocExecutor(config, monitor_workers=False)
     try:
@@ -59,12 +57,6 @@ def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
         codes = [worker.proc.exitcode for worker in executor.workers]
         executor.shutdown()
     sys.exit(EXIT_FAILED if any(codes) else 0)
-
-
-def _parser() -> Any:
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    return _make_parser()(FlexibleArgumentParser())
 
 
 def _make_parser() -> Callable[[Any], Any]:

@@ -187,8 +187,4 @@ def _keep_quiet_on_the_way_out() -> None:
         with suppress(ImportError):
             launcher = import_module(name)
             if hasattr(launcher, PORT_SEARCH):
-                setattr(launcher, PORT_SEARCH, _nobody)
-
-
-def _nobody(_port: int) -> None:
-    """Find no process."""
+                setattr(launcher, PORT_SEARCH, lambda _port: None)  # as if none had it

@@ -112,7 +112,7 @@ class ConnectorClient:
             raise ConnectorFailedError("the connector has not started")
         schedulers = [folder / "scheduler.sock" for folder in found]
         paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
-        answers = iter(await asyncio.gather(*(self._client.ask_worker(path, SNAPSHOT_REQUEST) for path in paths)))
+        answers = iter(await self._ask(paths, SNAPSHOT_REQUEST))
         of_engines = [next(answers) for _ in schedulers]
         of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
         return Snapshots(snapshot_merge.schedulers(of_engines), snapshot_merge.workers(of_ranks))
@@ -130,21 +130,23 @@ class ConnectorClient:
     async def runner(self) -> dict[str, Any]:
         """Return what the worker has counted of its tokens' way to the host."""
         found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
-        return snapshot_merge.runners(
-            await asyncio.gather(*(self._client.ask_worker(path, SNAPSHOT_REQUEST) for path in found))
-        )
+        return snapshot_merge.runners(await self._ask(found, SNAPSHOT_REQUEST))
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found."""
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
-        asked = (self._client.ask_worker(path, SNAPSHOT_REQUEST, timeout_s=INTEGRITY_TIMEOUT_S) for path in found)
-        return snapshot_merge.integrity(await asyncio.gather(*asked))
+        return snapshot_merge.integrity(await self._ask(found, SNAPSHOT_REQUEST, timeout_s=INTEGRITY_TIMEOUT_S))
 
     async def _ask_workers(self, *question: bytes) -> list[dict[str, Any]]:
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
             raise ConnectorFailedError("the connector has not started")
-        return await asyncio.gather(*(self._client.ask_worker(path, *question) for path in workers))
+        return await self._ask(workers, *question)
+
+    async def _ask(
+        self, paths: Sequence[Path], *question: bytes, timeout_s: float | None = None
+    ) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(self._client.ask_worker(path, *question, timeout_s=timeout_s) for path in paths))
 
 
 class Outcomes:

@@ -22,7 +22,7 @@ import zmq.asyncio
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.sockets import curve_keys
 from baton.kv_connector.control.status_endpoints import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
-from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 
 _REFUSAL_TIMEOUT_S: Final = 0.3  # for the kernel of another host to refuse a connection
 _GONE: Final = frozenset((errno.ECONNREFUSED, errno.ENOENT))  # no process listens there
@@ -51,20 +51,19 @@ class ControlClient:
     async def ask_worker(self, path: Path, *question: bytes, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the answer of what listens at `path`, a socket or the file of an address.
 
-        `timeout_s`: for this question, in place of the client's.
-
         Raises:
-            ConnectorSilentError: there is none in time, although the process is there.
+            ConnectorSilentError: there is none in time (`timeout_s`, else the client's), although the process is there.
             ConnectorFailedError: the process is gone, or the answer is an error.
         """
         self.start()
-        assert self._context is not None
         doors = self._far_doors(path) if path.suffix == FAR_SUFFIX else [_Door(f"ipc://{path}")]
         try:
             async with asyncio.timeout(timeout_s or self._timeout_s):
-                answer = json.loads(await _first(self._context, doors, question, self._secret))
+                answer = json.loads(await self._first(doors, question))
         except TimeoutError as exc:
-            raise await _explain_silence(path, doors[0]) from exc
+            if await _is_refused(doors[0].endpoint):
+                raise ConnectorFailedError(f"the connector's process at {path} is gone") from exc
+            raise ConnectorSilentError(f"the connector did not answer at {path}") from exc
         except zmq.ZMQError as exc:  # EMFILE: no descriptor is left for the socket
             raise ConnectorSilentError(f"the connector cannot be asked at {path}: {exc}") from exc
         except ValueError as exc:
@@ -87,38 +86,27 @@ class ControlClient:
             raise ConnectorFailedError(f"the rank at {address} answers holders of the cluster secret alone")
         return [_Door(address, curve_keys(key).public) for key in self._secret.accepted(SERVER_KEY)]
 
+    async def _first(self, doors: Sequence[_Door], question: Sequence[bytes]) -> bytes:
+        tasks = [asyncio.create_task(self._ask(door, question)) for door in doors]
+        try:
+            answered, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return answered.pop().result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-async def _first(
-    context: zmq.asyncio.Context, doors: Sequence[_Door], question: Sequence[bytes], secret: ClusterSecret | None
-) -> bytes:
-    tasks = [asyncio.create_task(_ask(context, door, question, secret)) for door in doors]
-    try:
-        answered, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return answered.pop().result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _ask(
-    context: zmq.asyncio.Context, door: _Door, question: Sequence[bytes], secret: ClusterSecret | None
-) -> bytes:
-    with context.socket(zmq.REQ) as asker:
-        asker.setsockopt(zmq.LINGER, 0)
-        if secret is not None and door.server_key:
-            asker.curve_serverkey = door.server_key
-            asker.curve_publickey, asker.curve_secretkey = curve_keys(secret.derive(CLIENT_KEY))
-        asker.connect(door.endpoint)
-        await asker.send_multipart(question)
-        answer: bytes = await asker.recv()
-        return answer
-
-
-async def _explain_silence(path: Path, door: _Door) -> NoAnswerError:
-    if await _is_refused(door.endpoint):
-        return ConnectorFailedError(f"the connector's process at {path} is gone")
-    return ConnectorSilentError(f"the connector did not answer at {path}")
+    async def _ask(self, door: _Door, question: Sequence[bytes]) -> bytes:
+        assert self._context is not None
+        with self._context.socket(zmq.REQ) as asker:
+            asker.setsockopt(zmq.LINGER, 0)
+            if self._secret is not None and door.server_key:
+                asker.curve_serverkey = door.server_key
+                asker.curve_publickey, asker.curve_secretkey = curve_keys(self._secret.derive(CLIENT_KEY))
+            asker.connect(door.endpoint)
+            await asker.send_multipart(question)
+            answer: bytes = await asker.recv()
+            return answer
 
 
 async def _is_refused(endpoint: str) -> bool:

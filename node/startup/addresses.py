@@ -81,7 +81,8 @@ def interface_of(address: str) -> str | None:
 
 def is_local(address: str) -> bool:
     """Tell whether a socket can be bound to the address."""
-    with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
         except OSError:
@@ -104,10 +105,6 @@ def _interface_address(probe: socket.socket, name: str) -> str | None:
     except OSError:
         return None  # an interface without an IPv4 address
     return socket.inet_ntoa(answer[20:24])
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
 
 
 def _unspecified(address: str) -> bool:

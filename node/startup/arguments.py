@@ -1,7 +1,6 @@
 """From Baton's configuration to the arguments of vLLM's OpenAI server. Pure: no socket, file, torch or vLLM."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ class Launch:
 
 def vllm_arguments(launch: Launch) -> list[str]:
     """Return the argument list for vLLM's OpenAI server; the user's own flags, already checked, come last."""
-    theirs = launch.node.vllm_args
     return [
         *("--model", launch.node.model),
         *("--host", launch.addresses.listen_host),
@@ -46,10 +44,8 @@ def vllm_arguments(launch: Launch) -> list[str]:
         *("--worker-cls", launch.worker_class),
         *("--middleware", MIDDLEWARE),
         *("--kv-transfer-config", json.dumps(kv_transfer_config(launch))),
-        *_scheduler(launch, theirs),
-        *_defaults(theirs),
-        *(_cpu_defaults(launch, theirs) if launch.device == "cpu" else ()),
-        *theirs,
+        *_defaults(launch),
+        *launch.node.vllm_args,
     ]
 
 
@@ -89,22 +85,18 @@ def _connector_settings(launch: Launch) -> dict[str, Any]:
     return settings
 
 
-def _scheduler(launch: Launch, theirs: Sequence[str]) -> list[str]:
-    """Return the flag for the scheduler that ends and starts requests at their first tokens; vllm-ascend brings schedulers of its own."""
-    if launch.device == "npu" or given(theirs, "--scheduler-cls"):
-        return []
-    return ["--scheduler-cls", SCHEDULER]
-
-
-def _defaults(theirs: Sequence[str]) -> list[str]:
+def _defaults(launch: Launch) -> list[str]:
+    """Return our flags that the user may give otherwise."""
+    theirs, defaults = launch.node.vllm_args, list[str]()
+    # It ends and starts requests at their first tokens; vllm-ascend brings schedulers of its own.
+    if launch.device != "npu" and not given(theirs, "--scheduler-cls"):
+        defaults += ["--scheduler-cls", SCHEDULER]
     # By default vLLM kills the engine in the middle of its orderly end, and peers would have to find out by silence.
-    return [] if given(theirs, "--shutdown-timeout") else ["--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)]
-
-
-def _cpu_defaults(launch: Launch, theirs: Sequence[str]) -> list[str]:
-    defaults = []
-    if not given(theirs, "--enforce-eager", "--compilation-config", "-cc", "--optimization-level", "-O"):
-        defaults.append("--enforce-eager")
-    if not given(theirs, "--kv-cache-memory-bytes", "--gpu-memory-utilization"):
-        defaults += ["--kv-cache-memory-bytes", str(launch.kv_cache_bytes)]
+    if not given(theirs, "--shutdown-timeout"):
+        defaults += ["--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)]
+    if launch.device == "cpu":
+        if not given(theirs, "--enforce-eager", "--compilation-config", "-cc", "--optimization-level", "-O"):
+            defaults.append("--enforce-eager")
+        if not given(theirs, "--kv-cache-memory-bytes", "--gpu-memory-utilization"):
+            defaults += ["--kv-cache-memory-bytes", str(launch.kv_cache_bytes)]
     return defaults

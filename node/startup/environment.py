@@ -29,7 +29,19 @@ _DIVIDES: Final = re.compile(r"[\s:]")
 
 def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables to set, and those to remove as None. What the user has set stays, except for removals."""
-    wanted = _for_cpu(arguments, cores) if device == "cpu" else {}
+    if device != "cpu":
+        return {}
+    ranks, engines = ranks_of(arguments)
+    # An integer of GiB that would override --kv-cache-memory-bytes.
+    wanted: dict[str, str | None] = {"VLLM_CPU_KVCACHE_SPACE": None}
+    if "--enforce-eager" in arguments:
+        wanted["TORCHDYNAMO_DISABLE"] = "1"  # without it the first request of an eager TP=2 server takes 15 s
+    if ranks == 1:
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # each engine's worker lives in its process
+    if ranks * engines > 1:
+        # vLLM's automatic binding wants a NUMA node for each rank.
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        wanted["OMP_NUM_THREADS"] = str(max(1, cores // (hosts_of(arguments).ranks_here * engines)))
     return {name: value for name, value in wanted.items() if value is None or name not in current}
 
 
@@ -59,11 +71,7 @@ def _find_library(package: str, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return what makes vLLM run its V1 runner where ours is asked for; the choice is vLLM's own otherwise.
-
-    Raises:
-        StartRefusedError: the environment asks for V2, and the setting for V1.
-    """
+    """Return what makes vLLM run its V1 runner where ours is wanted. Raises `StartRefusedError`: its variable asks for V2."""
     if choose.resolve(device, model_runner) != "baton":
         return {}
     if current.get(_RUNNER, "0").strip() != "0":
@@ -103,18 +111,3 @@ def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] =
             environ.pop(name, None)
         else:
             environ[name] = value
-
-
-def _for_cpu(arguments: Sequence[str], cores: int) -> dict[str, str | None]:
-    ranks, engines = ranks_of(arguments)
-    # An integer of GiB that would override --kv-cache-memory-bytes.
-    wanted: dict[str, str | None] = {"VLLM_CPU_KVCACHE_SPACE": None}
-    if "--enforce-eager" in arguments:
-        wanted["TORCHDYNAMO_DISABLE"] = "1"  # without it the first request of an eager TP=2 server takes 15 s
-    if ranks == 1:
-        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # each engine's worker lives in its process
-    if ranks * engines > 1:
-        # vLLM's automatic binding wants a NUMA node for each rank.
-        wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        wanted["OMP_NUM_THREADS"] = str(max(1, cores // (hosts_of(arguments).ranks_here * engines)))
-    return wanted

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -13,6 +12,7 @@ from baton.proxy.errors import UpstreamError
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.views import NodeResult
 
 TIMEOUT_S: Final = 120.0  # of each node: an adapter may have to be fetched first
 MAX_TEXT: Final = 500  # characters of an answer that is not JSON
@@ -27,29 +27,17 @@ _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(  # without which vLLM d
 FanOutPath = Literal["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
-    """What came of the call on one node."""
-
-    node: Node
-    status: int | None  # None: it did not answer
-    answer: Any  # its body, decoded where that is JSON; or why there is none
-
-    @property
-    def ok(self) -> bool:
-        return self.status is not None and 200 <= self.status < 300
-
-
-async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str, body: bytes) -> list[NodeAnswer]:
+async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str, body: bytes) -> list[NodeResult]:
     return list(await asyncio.gather(*(_call(upstream, node, path_and_query, body) for node in nodes)))
 
 
-def not_asked(node: Node) -> NodeAnswer:
-    """Return what stands for a node that has not said what it serves."""
-    return NodeAnswer(node=node, status=None, answer="it has not said yet what it serves")
+def result_of(node: Node, status: int | None, answer: Any) -> NodeResult:
+    """`status` is None if it did not answer; `answer` its body, decoded where that is JSON, or why there is none."""
+    ok = status is not None and 200 <= status < 300
+    return NodeResult(url=node.url, role=node.role, ok=ok, status=status, answer=answer)
 
 
-async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes) -> NodeAnswer:
+async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes) -> NodeResult:
     headers = line("content-type", "application/json") if body else b""
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -59,13 +47,12 @@ async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes
             finally:
                 answer.close()
     except UpstreamError as exc:
-        return NodeAnswer(node=node, status=None, answer=str(exc))
+        return result_of(node, None, str(exc))
     except TimeoutError:
-        return NodeAnswer(node=node, status=None, answer="it did not answer in time")
+        return result_of(node, None, "it did not answer in time")
     if answer.status == HTTPStatus.NOT_FOUND and (variable := _missing(node, path_and_query.partition("?")[0])):
-        sentence = f"the node does not have this route: start it with {variable}=1"
-        return NodeAnswer(node=node, status=answer.status, answer=sentence)
-    return NodeAnswer(node=node, status=answer.status, answer=_decoded(received))
+        return result_of(node, answer.status, f"the node does not have this route: start it with {variable}=1")
+    return result_of(node, answer.status, _decoded(received))
 
 
 def _missing(node: Node, path: str) -> str | None:

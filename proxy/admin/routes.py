@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from baton.contracts.http import error_body
 from baton.contracts.kv_transfer import Role
-from baton.proxy.admin.broadcast import FanOutPath, NodeAnswer, fan_out, not_asked
+from baton.proxy.admin.broadcast import FanOutPath, fan_out, result_of
 from baton.proxy.admin.node_views import view
 from baton.proxy.admin.override_store import OverrideStoreError
 from baton.proxy.admin.token import AdminToken
@@ -201,7 +201,8 @@ def _add_fan_out_routes(
             except ProxyError as exc:
                 return Response(exc.body(), exc.status, media_type="application/json")
             answers = await fan_out(upstream, chosen, path + query, body)
-        answers += [not_asked(node) for node in members.all() if node.info is None]
+        silent = (node for node in members.all() if node.info is None)
+        answers += [result_of(node, None, "it has not said yet what it serves") for node in silent]
         await worker_group.probe_now()  # what they serve may have changed
         return _joined(answers)
 
@@ -265,11 +266,7 @@ class _AboutAdapter(msgspec.Struct):
     base_model_name: str | None = None
 
 
-def _joined(answers: list[NodeAnswer]) -> Response:
-    results = [
-        NodeResult(url=each.node.url, role=each.node.role, ok=each.ok, status=each.status, answer=each.answer)
-        for each in answers
-    ]
+def _joined(results: list[NodeResult]) -> Response:
     content = FanOutResult(nodes=results).model_dump()
     failed = [f"{each.role} node {each.url} ({each.status or each.answer})" for each in results if not each.ok]
     if not failed:

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from baton.proxy.admin import node_metrics, node_views
-from baton.proxy.admin.metric_families import Family, added_up, families, lasting, metrics
+from baton.proxy.admin.metric_families import Family, Sample, added_up, families, lasting, metrics
 from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
 from baton.proxy.admission.admission import Admission
 from baton.proxy.nodes.latency_histogram import Tally, tallied, tally
@@ -289,15 +289,12 @@ def _read_counters(slot: WorkerSlot, number: int) -> Counted:
 def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Family]:
     """Leave out the breakers of nodes that have left."""
     names = {(node.role, node.url) for node in nodes}
+
+    def kept(lines: list[Sample]) -> list[Sample]:
+        return [line for line in lines if (line.labels["role"], line.labels["url"]) in names]
+
     return [
-        Family(
-            each.name,
-            each.help,
-            each.kind,
-            [line for line in each.samples if (line.labels["role"], line.labels["url"]) in names],
-        )
-        if each.name == node_metrics.OPENINGS
-        else each
+        msgspec.structs.replace(each, samples=kept(each.samples)) if each.name == node_metrics.OPENINGS else each
         for each in found
     ]
 

@@ -5,6 +5,7 @@ among it.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -130,9 +131,9 @@ def joined(snapshots: Sequence[DashboardSnapshot], workers: int) -> dict[str, An
         "gaps_sum_s": sum(each.gaps_sum_s for each in snapshots),
         "gap_bounds_s": list(GAP_BOUNDS_S),
         "requests": {
-            "live": sorted((one for each in watched for one in each["live"]), key=_by_arrival),
+            "live": sorted((one for each in watched for one in each["live"]), key=itemgetter("at")),
             "live_total": sum(each["live_total"] for each in watched),
-            "recent": sorted((one for each in watched for one in each["recent"]), key=_by_arrival),
+            "recent": sorted((one for each in watched for one in each["recent"]), key=itemgetter("at")),
         },
     }
 
@@ -141,10 +142,6 @@ def for_anybody(body: dict[str, Any]) -> dict[str, Any]:
     """Leave out what only operators see."""
     nodes = [{name: node[name] for name in _FOR_ANYBODY} for node in body["nodes"]]
     return {**body, "nodes": nodes, "leaving": [], "requests": None}
-
-
-def _by_arrival(request: dict[str, Any]) -> float:
-    return float(request["at"])
 
 
 def _node(node: Node) -> NodeShown:

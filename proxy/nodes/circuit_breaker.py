@@ -13,9 +13,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from baton.contracts.configuration.schema import ProxyConfig
 
 MIN_OUTCOMES: Final = 10  # in a window, before its share of failures means anything
 BUCKETS: Final = 10  # of a window: it moves in such steps
@@ -30,16 +31,6 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"  # that trial is under way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerSettings:
-    """When to open, and for how long."""
-
-    failures: int = 5  # in a row
-    failure_share: float = 0.5  # or this share of all in the window
-    window_s: float = 10.0
-    open_s: float = 2.0  # before the first trial
-
-
 OnChange = Callable[[BreakerState, str], None]
 
 
@@ -48,14 +39,14 @@ class Breaker:
 
     def __init__(
         self,
-        settings: BreakerSettings | None = None,
+        config: ProxyConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_change: OnChange | None = None,
     ) -> None:
-        self._settings = settings or BreakerSettings()
+        self._config = config or ProxyConfig()
         self._clock = clock
         self._on_change = on_change
-        self._window = _Window(self._settings.window_s)
+        self._window = _Window(self._config.breaker_window_s)
         self._in_a_row = 0
         self._open_until_s = 0.0
         self._waits = 0  # openings since it was last closed
@@ -66,7 +57,6 @@ class Breaker:
 
     @property
     def admits(self) -> bool:
-        """Whether a request may begin now."""
         if self.state is BreakerState.CLOSED:
             return True
         return self.state is BreakerState.OPEN and self._clock() >= self._open_until_s
@@ -98,12 +88,7 @@ class Breaker:
             self._window.add(self._clock(), failed=False)
 
     def failed(self, why: str, *, may_open: bool = True) -> None:
-        """A request failed through the node's fault.
-
-        Args:
-            why: in a few words.
-            may_open: False where a bad node is better than none; it is remembered, and may open with the next failure.
-        """
+        """A request failed through the node's fault; without `may_open` (a bad node is better than none) it only counts."""
         if self.state is BreakerState.HALF_OPEN:
             self._open(f"the trial failed: {why}")
         elif self.state is BreakerState.CLOSED:
@@ -121,13 +106,13 @@ class Breaker:
 
     def _found(self) -> str:
         """Say what speaks against the node; "" while that is not enough."""
-        if self._in_a_row >= self._settings.failures:
+        if self._in_a_row >= self._config.breaker_failures:
             return f"{self._in_a_row} requests in a row failed"
         share = self._window.share()
-        return f"{share:.0%} of the latest requests failed" if share >= self._settings.failure_share else ""
+        return f"{share:.0%} of the latest requests failed" if share >= self._config.breaker_failure_share else ""
 
     def _open(self, reason: str) -> None:
-        wait_s = self._settings.open_s * min(2**self._waits, MAX_OPEN_FACTOR)
+        wait_s = self._config.breaker_open_s * min(2**self._waits, MAX_OPEN_FACTOR)
         self._open_until_s = self._clock() + wait_s
         self._waits = min(self._waits + 1, MAX_OPEN_FACTOR)
         self.openings += 1

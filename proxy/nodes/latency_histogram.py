@@ -42,10 +42,9 @@ class NodeTimes:
         self.ended = LatencyHistogram(LEG_BOUNDS_S)  # decode leg: sent → last byte handed on
         self.handover = LatencyHistogram(LEG_BOUNDS_S)  # the prefill node's answer → the decode node's first bytes
         self.gaps = LatencyHistogram(GAP_BOUNDS_S)  # between chunks of a stream
-        self.prediction = LatencyHistogram(RATIO_BOUNDS)  # a prompt's first token: seen ÷ predicted time
-        self.inter_token_prediction = LatencyHistogram(
-            RATIO_BOUNDS
-        )  # between two tokens, by the node's report: likewise
+        # Seen ÷ predicted time, of a prompt's first token and, by the node's report, between two tokens.
+        self.prediction = LatencyHistogram(RATIO_BOUNDS)
+        self.inter_token_prediction = LatencyHistogram(RATIO_BOUNDS)
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):

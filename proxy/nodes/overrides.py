@@ -19,13 +19,11 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
 
     def without(self, forgotten: "AdminOverrides") -> "AdminOverrides":
         """Return these, less removals and drains that have come to their end; the next version."""
-        return AdminOverrides(
+        return msgspec.structs.replace(
+            self,
             version=self.version + 1,
-            added=self.added,
             removed=_less(self.removed, forgotten.removed),
             drained=_less(self.drained, forgotten.drained),
-            evacuated=self.evacuated,
-            roles_changed_at=self.roles_changed_at,
         )
 
     def lost_in(self, later: "AdminOverrides") -> "AdminOverrides":

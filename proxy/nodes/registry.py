@@ -20,7 +20,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerState
+from baton.proxy.nodes.circuit_breaker import Breaker, BreakerState
 from baton.proxy.nodes.discovery import ListSource, Roster, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
@@ -59,13 +59,8 @@ class NodeRegistry:
         self.prefill: list[Node] = []
         self.decode: list[Node] = []
         self._admin: dict[Role, ListSource] = {role: ListSource("admin") for role in ROLES}
+        self._config = config
         self._needs_prefill = config.when_no_prefill == "refuse"
-        self._breaker_settings = BreakerSettings(
-            failures=config.breaker_failures,
-            failure_share=config.breaker_failure_share,
-            window_s=config.breaker_window_s,
-            open_s=config.breaker_open_s,
-        )
         self._prober = Prober(config, secret, upstream)
         self._sources: dict[Role, list[Source]] = {
             role: [*configured_sources(urls, config.dns_interval_s), self._admin[role]]
@@ -79,7 +74,6 @@ class NodeRegistry:
         self._listeners: list[Listener] = []
         self._used_slots: set[int] = set()
         self._former: dict[tuple[Role, str], Node] = {}  # that have left, by role and URL; they may return
-        self._target_inter_token_s = config.target_inter_token_s
         self._roles_changed_at = 0.0  # an operator or a controller has changed a node's role (time.time)
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
         self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.time)
@@ -295,12 +289,12 @@ class NodeRegistry:
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
-        node.target_inter_token_s = self._target_inter_token_s
+        node.target_inter_token_s = self._config.target_inter_token_s
         if (former := self._former.pop((role, url), None)) is not None:
             node.recall(former)
         node.takes_either_role = url in self._admin[role].urls
         node.evacuated_at = self._evacuated.get(url, 0.0) if role == "decode" else 0.0
-        node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
+        node.breaker = Breaker(self._config, on_change=partial(_note_breaker, node))
         self.of(role).append(node)
         self.revision.number += 1
         watch = self._watches[node] = HealthProbe(node, self._prober, self._restarted)

@@ -216,7 +216,7 @@ MUTATIONS: Final = [
             "if trial == self._trial and self.state is BreakerState.HALF_OPEN:",
             "if self.state is BreakerState.HALF_OPEN:",
         ),
-        ("if self._in_a_row >= self._settings.failures:", "if self._in_a_row > self._settings.failures:"),
+        ("if self._in_a_row >= self._config.breaker_failures:", "if self._in_a_row > self._config.breaker_failures:"),
         ("min(2**self._waits, MAX_OPEN_FACTOR)", "1"),
     ),
     *_of(

@@ -1,15 +1,10 @@
 import pytest
 
-from baton.proxy.nodes.circuit_breaker import (
-    MAX_OPEN_FACTOR,
-    MIN_OUTCOMES,
-    Breaker,
-    BreakerSettings,
-    BreakerState,
-)
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.nodes.circuit_breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
 from tests.support.clock import Clock
 
-SETTINGS = BreakerSettings(failures=3, failure_share=0.5, window_s=10.0, open_s=2.0)
+SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=10.0, breaker_open_s=2.0)
 
 
 class Judged:
@@ -26,8 +21,8 @@ class Judged:
 
     def open(self) -> Breaker:
         """Open the breaker and wait until a trial is due."""
-        self.fail(SETTINGS.failures)
-        self.clock.now_s += SETTINGS.open_s
+        self.fail(SETTINGS.breaker_failures)
+        self.clock.now_s += SETTINGS.breaker_open_s
         return self.breaker
 
 
@@ -37,7 +32,7 @@ def judged() -> Judged:
 
 
 def test_failures_in_a_row_open_it(judged: Judged) -> None:
-    judged.fail(SETTINGS.failures - 1)
+    judged.fail(SETTINGS.breaker_failures - 1)
     assert judged.breaker.admits
 
     judged.fail()
@@ -48,14 +43,14 @@ def test_failures_in_a_row_open_it(judged: Judged) -> None:
 
 def test_a_success_ends_a_row(judged: Judged) -> None:
     for _ in range(50):
-        judged.fail(SETTINGS.failures - 1)
-        for _ in range(2 * SETTINGS.failures):
+        judged.fail(SETTINGS.breaker_failures - 1)
+        for _ in range(2 * SETTINGS.breaker_failures):
             judged.breaker.succeeded()
 
     assert judged.breaker.state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("pause_s", [0.0, SETTINGS.window_s])
+@pytest.mark.parametrize("pause_s", [0.0, SETTINGS.breaker_window_s])
 def test_a_share_of_the_window_opens_it(judged: Judged, pause_s: float) -> None:
     """A node on which every second request fails never fails three times in a row; what left the window is forgotten."""
     for _ in range(MIN_OUTCOMES // 2 - 1):
@@ -82,7 +77,7 @@ def test_one_trial_at_a_time_and_a_good_one_closes_it(judged: Judged) -> None:
     assert breaker.begin() == 0
     breaker.succeeded()
     breaker.end(trial)
-    judged.fail(SETTINGS.failures - 1)
+    judged.fail(SETTINGS.breaker_failures - 1)
     assert breaker.state is BreakerState.CLOSED
     assert [state for state, _ in judged.changes] == ["open", "half_open", "closed"]
 
@@ -98,7 +93,7 @@ def test_a_failed_trial_doubles_the_wait_up_to_a_bound(judged: Judged) -> None:
             judged.clock.now_s += 0.5
         waited_s.append(judged.clock.now_s - began_s)
 
-    longest_s = SETTINGS.open_s * MAX_OPEN_FACTOR
+    longest_s = SETTINGS.breaker_open_s * MAX_OPEN_FACTOR
     assert waited_s == [4.0, 8.0, 16.0, longest_s, longest_s, longest_s]
     assert breaker.openings == 7
 
@@ -119,11 +114,11 @@ def test_a_trial_without_a_verdict_makes_room_for_the_next(judged: Judged) -> No
 
 def test_requests_from_before_it_opened_change_nothing(judged: Judged) -> None:
     """A success of a long stream does not close it; more failures neither count nor lengthen the wait."""
-    judged.fail(SETTINGS.failures)
+    judged.fail(SETTINGS.breaker_failures)
 
     judged.breaker.succeeded()
     judged.fail(10)
-    judged.clock.now_s += SETTINGS.open_s
+    judged.clock.now_s += SETTINGS.breaker_open_s
 
     assert judged.breaker.openings == 1
     assert judged.breaker.admits
@@ -141,7 +136,7 @@ def test_the_last_node_is_not_isolated(judged: Judged) -> None:
 
 def test_another_process_behind_the_address_starts_afresh(judged: Judged) -> None:
     """A restart is the cure for most of what opened it."""
-    judged.fail(SETTINGS.failures)
+    judged.fail(SETTINGS.breaker_failures)
 
     judged.breaker.reset()
 

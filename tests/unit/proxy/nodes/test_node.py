@@ -3,9 +3,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import NodeLoad
-from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings
+from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, SEQUENCE_BYTES, Node, State, unpairable_because
 from baton.proxy.nodes.readiness import models, readiness
@@ -34,7 +35,7 @@ def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], state: St
 def test_an_isolated_node_says_why_until_a_trial_is_due() -> None:
     now_s = [0.0]
     isolated = node("decode")
-    isolated.breaker = Breaker(BreakerSettings(failures=2, open_s=2.0), clock=lambda: now_s[0])
+    isolated.breaker = Breaker(ProxyConfig(breaker_failures=2, breaker_open_s=2.0), clock=lambda: now_s[0])
     isolated.breaker.failed("connect")
     isolated.breaker.failed("connect")
 
@@ -57,7 +58,7 @@ def test_a_drained_node_is_not_ready_until_it_is_undrained() -> None:
 def test_the_trial_ends_with_its_request() -> None:
     """A request that ended without a verdict leaves room for the next trial."""
     tried = node("decode")
-    tried.breaker = Breaker(BreakerSettings(failures=1, open_s=0.0), clock=lambda: 0.0)
+    tried.breaker = Breaker(ProxyConfig(breaker_failures=1, breaker_open_s=0.0), clock=lambda: 0.0)
     tried.breaker.failed("connect")
 
     end = tried.begin(7)
