@@ -27,7 +27,6 @@ from baton.node.engine_watch import EngineWatch
 from baton.node.errors import NoAnswerError
 from baton.node.http.api import PATHS, NodeApi
 from baton.node.http.asgi import App, Message, Receive, Scope, Send, header, read_body, replay, send_error
-from baton.node.http.bearer import BearerGate
 from baton.node.http.cancel import cancel_transfers
 from baton.node.http.connections import bound_connections, note_proof
 from baton.node.http.first_token import hold_stream
@@ -83,7 +82,6 @@ class NodeMiddleware:
         self._refusals = Refusals(logger)
         both_ways = len(settings.roles) > 1
         self._metrics = ConnectorMetrics(settings.role, self._connector, self._refusals, both_ways=both_ways)
-        self._gate = BearerGate(settings.secret, self._refusals)
         self._probe_api = ProbeApi(settings.secret, settings.place)
         self._load = Load()
         self._building = asyncio.Lock()  # of vLLM's OpenAPI document
@@ -108,7 +106,7 @@ class NodeMiddleware:
         elif scope["type"] == "http":
             path = scope["path"]
             if (answer := self._routes.get(path)) is not None:
-                return await answer(scope, receive, send) if await self._gate.lets_in(scope, send) else None
+                return await answer(scope, receive, send) if await self._lets_in(scope, send) else None
             if scope["method"] == "POST":
                 return await self._work(scope, receive, send)
             if path.rstrip("/") == METRICS_PATH:
@@ -116,6 +114,17 @@ class NodeMiddleware:
             elif path == _OPENAPI_PATH:
                 await self._build_document(scope["app"])
         return await self._app(scope, receive, send)
+
+    async def _lets_in(self, scope: Scope, send: Send) -> bool:
+        """Whether a request shows the cluster's token, of either secret while one is replaced; else count and answer it."""
+        scheme, _, token = header(scope, b"authorization").partition(b" ")
+        if scheme.lower() == b"bearer" and self._secret.accepts_node_token(token):
+            note_proof(scope)
+            return True
+        self._refusals.count(Refused.BAD_TOKEN, scope["path"])
+        challenge = [(b"www-authenticate", b"Bearer")]
+        await send_error(send, 401, "the node API needs the cluster's bearer token", challenge)
+        return False
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._drain.begun:

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -17,9 +18,29 @@ from baton.kv_connector.trace import Event, trace_events
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.errors import ConnectorSilentError, NoAnswerError
 from baton.node.http.asgi import Receive, Scope, Send, send_error, send_json
-from baton.node.http.frontend_digest import frontend_digest
 from baton.node.versions import versions
 
+# What, beside the engine, decides how vLLM's API server streams a token: equal on both nodes, or the decode node streams
+# all of them.
+_OF_STREAMS: Final = (
+    "served_model_name",
+    "chat_template",
+    "chat_template_content_format",
+    "default_chat_template_kwargs",
+    "trust_request_chat_template",
+    "response_role",
+    "return_tokens_as_token_ids",
+    "enable_auto_tool_choice",
+    "exclude_tools_when_tool_choice_none",
+    "tool_call_parser",
+    "tool_parser_plugin",
+    "tool_strict_level",
+    "reasoning_parser",
+    "enable_force_include_usage",
+    "enable_prompt_tokens_details",
+    "max_logprobs",
+    "stream_interval",
+)
 PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
 
 
@@ -249,6 +270,12 @@ def engine_facts(scope: Scope) -> EngineFacts:
         frontend=frontend_digest(arguments),
         routes=sorted({path for route in getattr(scope["app"], "routes", ()) if (path := getattr(route, "path", ""))}),
     )
+
+
+def frontend_digest(arguments: Any) -> str:
+    """Return a digest of an API server's arguments; one that a version of vLLM does not have counts as unset."""
+    said = [getattr(arguments, name, None) for name in _OF_STREAMS]
+    return blake2b(repr(said).encode(), digest_size=8).hexdigest()
 
 
 def _rest(snapshot: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,6 @@ class ApiKeyAuth:
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         changes = self._keyring.adopt(keys)
-        if any(changes):
-            names = {what: found[:MOST_NAMED] for what, found in changes._asdict().items()}
+        if any(changes.values()):
+            names = {what: found[:MOST_NAMED] for what, found in changes.items()}
             logger.warning("API keys read", extra={"keys": len(self._keyring), **names})

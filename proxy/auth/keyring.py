@@ -4,7 +4,7 @@ A key is hashed and its digest is looked up: how long that takes says nothing of
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from baton.proxy.auth.account import Account
 from baton.proxy.auth.counts import Counts
@@ -16,14 +16,6 @@ CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _BEARER: Final = b"bearer "
 _MISSING: Final = "no API key: send 'Authorization: Bearer …', or 'x-api-key: …'"
 _UNKNOWN: Final = "incorrect API key"
-
-
-class Changes(NamedTuple):
-    """What a new file has changed, by names."""
-
-    added: list[str]
-    removed: list[str]
-    changed: list[str]
 
 
 class Keyring:
@@ -39,8 +31,8 @@ class Keyring:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def adopt(self, keys: Sequence[Key]) -> Changes:
-        """Let these be the keys from now on; what was counted of those that stay is kept."""
+    def adopt(self, keys: Sequence[Key]) -> dict[str, list[str]]:
+        """Let these be the keys from now on; what was counted of those that stay is kept. Return names by what became of them."""
         before = {name: account.key for name, account in self._by_name.items()}
         known = {name: account for name, account in self._leaving.items() if account.is_used} | self._by_name
         by_name: dict[str, Account] = {}
@@ -51,18 +43,14 @@ class Keyring:
         self._leaving = {name: each for name, each in known.items() if name not in by_name and each.is_used}
         self._by_name = by_name
         self._by_digest = {digest: by_name[key.name] for key in keys for digest in key.digests}
-        return Changes(
-            added=[name for name in by_name if name not in before],
-            removed=[name for name in before if name not in by_name],
-            changed=[name for name, key in before.items() if name in by_name and by_name[name].key != key],
-        )
+        return {
+            "added": [name for name in by_name if name not in before],
+            "removed": [name for name in before if name not in by_name],
+            "changed": [name for name, key in before.items() if name in by_name and by_name[name].key != key],
+        }
 
     def account_of(self, headers: RawHeaders) -> Account:
-        """Return the account that a request's key opens.
-
-        Raises:
-            InvalidKeyError: there is no key, it is not in the file, or it has expired.
-        """
+        """Return the account that a request's key opens. Raises `InvalidKeyError`: it is missing, unknown or has expired."""
         shown = _shown(headers)
         if shown is None:
             raise InvalidKeyError(_MISSING, Denial.MISSING)

@@ -111,7 +111,6 @@ class Metrics:
         self._decisions_of = cache(self._decisions.labels)
 
     def watch_gate(self, gate: ConcurrencyLimiter) -> None:
-        """Show how many requests are inside and how many wait."""
         inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self.registry)
         waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self.registry)
         inside.set_function(lambda: gate.inside)
@@ -178,20 +177,15 @@ class Metrics:
     def collect(self) -> list[Metric]:
         return list(self.registry.collect())
 
-    def render(self) -> bytes:
-        return render(self.collect())
-
 
 def render(metrics: Iterable[Metric]) -> bytes:
     """Return series in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Collected(list(metrics)))
-    return generate_latest(registry)
+    return generate_latest(_Collected(metrics))
 
 
 class _Collected(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
-    def collect(self) -> list[Metric]:
+    def collect(self) -> Iterable[Metric]:
         return self._metrics

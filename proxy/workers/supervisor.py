@@ -65,22 +65,13 @@ class Supervisor:
 
     def __init__(
         self,
-        serve: Serve,
-        sockets: Sequence[Sequence[socket.socket]],
-        directory: Path,
+        serve: Serve,  # called in each worker; returns when it has been told to stop
+        sockets: Sequence[Sequence[socket.socket]],  # bound, for each worker; closed when they are told to stop
+        directory: Path,  # for what they share
         *,
-        stop_timeout_s: float,
-        hang_s: float = HANG_S,
+        stop_timeout_s: float,  # that a worker may take to stop
+        hang_s: float = HANG_S,  # that it may be silent
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            serve: called in each worker; returns when it has been told to stop.
-            sockets: bound, for each worker; closed when they are told to stop.
-            directory: for what they share.
-            stop_timeout_s: how long a worker may take to stop.
-            hang_s: how long it may be silent.
-        """
         self._serve = serve
         self._sockets = sockets
         self._directory = directory

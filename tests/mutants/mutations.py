@@ -159,11 +159,11 @@ MUTATIONS: Final = [
         ('        parts.append("choices")\n', "        pass\n"),
     ),
     *_of(
-        "node/http/bearer.py",
-        f"{UNIT}/node/http/test_bearer.py {UNIT}/node/http/test_connections.py",
+        "node/middleware.py",
+        f"{UNIT}/node/test_bearer.py {UNIT}/node/http/test_connections.py",
         ('if scheme.lower() == b"bearer" and self', "if self"),
         ("self._secret.accepts_node_token(token):", "token:"),
-        ("            note_proof(scope)\n", ""),
+        ("            note_proof(scope)\n            return True\n", "            return True\n"),
     ),
     *_of(
         "proxy/response/stream_relay.py",
@@ -393,13 +393,13 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/nodes/inter_token_time.py",
-        f"{UNIT}/proxy/nodes/test_role_load.py",
+        f"{UNIT}/proxy/admin/test_role_load.py",
         ("line.mean_s / line.mean if", "line.mean_s if"),
         ("min(1.0, self.busy_share(now_s)) * alone_s", "alone_s"),
     ),
     *_of(
-        "proxy/nodes/role_load.py",
-        f"{UNIT}/proxy/nodes/test_role_load.py",
+        "proxy/admin/node_views.py",
+        f"{UNIT}/proxy/admin/test_role_load.py",
         ("node.prompt_bytes - node.computed_prompt_bytes if", "node.prompt_bytes if"),
         (", more=waiting_s if waiting else 0.0", ""),
         ('node.role == "decode" and', ""),

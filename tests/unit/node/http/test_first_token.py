@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from baton.node.http.api import frontend_digest
 from baton.node.http.asgi import Message
 from baton.node.http.first_token import hold_stream
-from baton.node.http.frontend_digest import frontend_digest
 from baton.node.http.token_ids import TokenLog, name_tokens
 from tests.support.asgi import Exchange
 

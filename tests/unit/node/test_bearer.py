@@ -1,13 +1,13 @@
-import logging
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
 from baton.contracts.http import NODE_PATH
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.telemetry.refusals import Refusals
-from baton.node.http.bearer import BearerGate
-from tests.support.asgi import Exchange, http
+from baton.node.middleware import NodeMiddleware
+from tests.support.asgi import Exchange, Recorder, http
+from tests.unit.node.test_middleware import settings
 
 OLD = b"the secret that is being replaced"
 SECRET = ClusterSecret(b"the secret of this cluster", OLD)
@@ -29,12 +29,12 @@ TOKEN = SECRET.node_token()
     ],
 )
 async def test_the_token_is_shown_as_a_bearers(header: str, *, enters: bool) -> None:
-    refusals = Refusals(logging.getLogger(__name__))
+    gate = NodeMiddleware(Recorder(), replace(settings(), secret=SECRET))
     exchange, connection = Exchange(http("GET", NODE_PATH, [("authorization", header)])), Mock()
     exchange.scope["extensions"] = {"baton.connection": connection}
 
-    assert await BearerGate(SECRET, refusals).lets_in(exchange.scope, exchange.send) is enters
+    assert await gate._lets_in(exchange.scope, exchange.send) is enters
 
     assert connection.prove.called is enters  # such a connection makes way last
-    assert refusals.snapshot() == ({} if enters else {"bad_token": 1})
+    assert gate._refusals.snapshot() == ({} if enters else {"bad_token": 1})
     assert [each["status"] for each in exchange.sent if "status" in each] == ([] if enters else [401])
