@@ -11,7 +11,6 @@ KV_ROLES: Mapping[Role, str] = MappingProxyType({"prefill": "kv_producer", "deco
 
 
 def roles_of(role: Role, config: TransferConfig) -> frozenset[Role]:
-    """Return the roles that a node may have in a transfer."""
     return frozenset(KV_ROLES) if config.both_ways else frozenset((role,))
 
 

@@ -35,11 +35,7 @@ async def cancel_transfers(connector: ConnectorClient, scope: Scope, receive: Re
 
 
 def _parse(body: bytes) -> list[str]:
-    """Return the transfer ids of a body, each once.
-
-    Raises:
-        ValueError: that is no list of transfer ids, or one that is too long.
-    """
+    """Return the ids in a body, each once. Raises `ValueError`: it is no list of transfer ids, or one too long."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as exc:

@@ -5,7 +5,7 @@ How much of a role's work there is on a node is counted in nodes: 1 is what one 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -38,7 +38,7 @@ def encode(told: msgspec.Struct) -> bytes:
 
 def decode(told: bytes, kind: type[T]) -> T:
     """Decode it. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(told, type=kind, dec_hook=lambda view, content: view.model_validate(content))
+    return msgspec.json.decode(told, type=kind, dec_hook=lambda view, said: cast("Any", view).model_validate(said))
 
 
 def view(node: Node) -> NodeView:

@@ -29,11 +29,7 @@ class OverrideStore:
         self._lock = path.with_suffix(".lock")
 
     def read(self) -> AdminOverrides:
-        """Return what is ordered now; nothing so far if no worker has written.
-
-        Raises:
-            OverrideStoreError: the file cannot be read.
-        """
+        """Return what is ordered now; nothing so far if no worker has written. Raises `OverrideStoreError`."""
         with _told():
             try:
                 return msgspec.json.decode(self._path.read_bytes(), type=AdminOverrides)
@@ -41,21 +37,13 @@ class OverrideStore:
                 return AdminOverrides()
 
     def write(self, orders: AdminOverrides) -> None:
-        """Replace it; the caller holds the lock.
-
-        Raises:
-            OverrideStoreError: it cannot be written; the old one is still there.
-        """
+        """Replace it, with the lock held. Raises `OverrideStoreError`: it cannot be; the old one is still there."""
         with _told():
             replace_file(self._path, msgspec.json.encode(orders))
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Hold the lock during the block, which should not wait for anything.
-
-        Raises:
-            OverrideStoreError: another process holds it, and does not let go.
-        """
+        """Hold the lock for the block, which should not wait. Raises `OverrideStoreError`: another holder keeps it."""
         with _told():
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -247,11 +247,7 @@ def _add_fan_out_routes(
 
 
 def _chosen(members: NodeRegistry, choose: Callable[[Sequence[Node], str, str], list[Node]], body: bytes) -> list[Node]:
-    """Return the nodes that a call about an adapter is for.
-
-    Raises:
-        ProxyError: its body does not say.
-    """
+    """Return the nodes that a call about an adapter is for. Raises `ProxyError`: its body does not say."""
     try:
         said = msgspec.json.decode(body, type=_AboutAdapter)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
@@ -283,7 +279,6 @@ def _found(members: NodeRegistry, url: str) -> list[Node]:
 
 
 def _base_url(text: str) -> str:
-    """Return a base URL as members have it; refuse what is none."""
     if not is_base_url(text):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"{text!r} is not of the form http://host:port")
     return text.rstrip("/")

@@ -28,11 +28,7 @@ class AdminToken:
 
 
 def read_admin_token(path: Path) -> AdminToken:
-    """Read the token, without the white space around it.
-
-    Raises:
-        AdminTokenError: the file is missing or unreadable, or holds no usable token.
-    """
+    """Read the token, without the white space around it. Raises `AdminTokenError`: there is no usable one."""
     try:
         return AdminToken(path.read_text(encoding="utf-8").strip())
     except OSError as exc:

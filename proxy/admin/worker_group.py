@@ -124,11 +124,7 @@ class WorkerGroup:
         }
 
     async def change(self, act: Callable[[], T]) -> T:
-        """Change the members, in this worker and in all others, or in none.
-
-        Raises:
-            OverrideStoreError: the change cannot be written down, or a worker that has been stopped is in the way.
-        """
+        """Change the members in all workers, or in none. Raises `OverrideStoreError`: it cannot be written down now."""
         if self._book is None:
             return act()
         async with self._book.locked():
@@ -201,7 +197,7 @@ class WorkerGroup:
             pid=os.getpid(),
             uptime_s=time.monotonic() - self._made_s,
             in_flight=self._admission.claims.requests,
-            requests=sum(each.requests for each in (*nodes, *leaving)),
+            requests=sum(each.requests for each in nodes) + sum(each.requests for each in leaving),
             retries_left=self._retries_left(),
             admission=self._admission.state(),
         )

@@ -46,11 +46,7 @@ def priority_of(headers: RawHeaders, fields: Fields, header: str) -> int:
 
 
 def timeout_s_of(headers: RawHeaders, header: str, longest_s: float) -> float:
-    """Return how long the request may take: what the client says, and never more than `longest_s`.
-
-    Raises:
-        BadRequestError: it is no number of seconds.
-    """
+    """Return how long a request may take: what it says, at most `longest_s`. Raises `BadRequestError`: that is none."""
     said = find(headers, header.encode()) if header else None
     if said is None:
         return longest_s

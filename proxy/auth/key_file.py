@@ -96,7 +96,6 @@ def read(path: Path) -> tuple[Key, ...]:
 
 
 def digest_of(key: bytes) -> bytes:
-    """Return what stands for a key."""
     return sha256(key).digest()
 
 

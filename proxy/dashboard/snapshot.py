@@ -139,7 +139,6 @@ def joined(snapshots: Sequence[DashboardSnapshot], workers: int) -> dict[str, An
 
 
 def for_anybody(body: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what only operators see."""
     nodes = [{name: node[name] for name in _FOR_ANYBODY} for node in body["nodes"]]
     return {**body, "nodes": nodes, "leaving": [], "requests": None}
 

@@ -25,13 +25,7 @@ Lookup = Callable[[str, int], list[str]]  # host, port → addresses; blocks
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """Return a name's IPv4 addresses, or its IPv6 ones if it has no others.
-
-    Not both: a replica with two addresses would be two members.
-
-    Raises:
-        OSError: there is no answer.
-    """
+    """Return a name's IPv4 addresses, else its IPv6 ones: a replica with both is one member. Raises `OSError`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     families = {family for family, *_ in found}
     family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6

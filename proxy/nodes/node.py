@@ -312,10 +312,7 @@ def unusable_because(role: Role, info: NodeInfo, *, takes_either: bool = False) 
 
 
 def names_of(info: NodeInfo) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of a node's base model and those of its adapters.
-
-    Of a node that does not say, the first name is taken for the base model's, and the others for adapters'.
-    """
+    """Return the names of its base model (the first, where it does not say) and those of its adapters (the others)."""
     served = frozenset(info.served_models)
     if info.adapters is None:
         return frozenset(info.served_models[:1]), served - frozenset(info.served_models[:1])
@@ -329,10 +326,7 @@ def protocol_of(info: NodeInfo) -> str:
 
 
 def pairing_of(info: NodeInfo) -> Pairing | None:
-    """What a peer of this node must have as well; None if it takes no part in transfers that this proxy arranges.
-
-    A node of another protocol would refuse the parameters that this proxy signs.
-    """
+    """Return what a peer must have as well; None if it takes part in no transfer, as a node of another protocol."""
     protocol = protocol_of(info)
     return Pairing(info.fingerprint, protocol) if info.fingerprint is not None and protocol == OUR_PROTOCOL else None
 

@@ -92,7 +92,6 @@ class NodeRegistry:
         return [node for node in self.all() if node.url == url]
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener of every change from now on."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
@@ -143,7 +142,6 @@ class NodeRegistry:
             self._watches[node].wake()
 
     def succeeded(self, node: Node) -> None:
-        """Learn that a node answered a leg as it should."""
         node.breaker.succeeded()
 
     def probe_now(self) -> None:
@@ -177,10 +175,7 @@ class NodeRegistry:
             self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
-        """Give a node no more work, or give it work again.
-
-        Its streams leave after `proxy.drain_handover_s`; the node itself is told nothing.
-        """
+        """Give a node no more work, or some again. Its streams leave after `drain_handover_s`; it is told nothing."""
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining, node.moves = draining, Moves()
@@ -333,10 +328,7 @@ class NodeRegistry:
         return [node for node in self._leavers if node.requests]
 
     def _is_dispensable(self, node: Node) -> bool:
-        """Whether requests can still be served as configured without this node.
-
-        An attempt on a bad node is better than a refusal, so the last node that everybody needs stays in use.
-        """
+        """Whether requests can be served as configured without it: attempts on a bad node are better than refusals."""
         if node.role == "prefill" and not self._needs_prefill:
             return True
         models = set(node.info.served_models if node.info else ())
@@ -345,11 +337,7 @@ class NodeRegistry:
 
 
 def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[Source]:
-    """Return the sources that a role's list in the configuration stands for.
-
-    Raises:
-        SourceError: an entry cannot be understood.
-    """
+    """Return the sources that a role's configured list stands for. Raises `SourceError`: an entry makes no sense."""
     names = [url for url in urls if url.startswith(f"{SCHEME}:")]
     for url in urls:
         if url not in names and not is_base_url(url, may_have_path=True):

@@ -128,10 +128,12 @@ class WorkerView(BaseModel):
     worker: int
     pid: int | None = Field(description="null: it did not answer")
     uptime_s: float = 0.0
-    in_flight: int = Field(0, description="requests whose answer has not ended, those that wait included")
+    in_flight: int = Field(default=0, description="requests whose answer has not ended, those that wait included")
     requests: int = Field(description="in flight through it, once per node")
-    retries_left: int = Field(0, description="that it may make now, over all requests; see retry_share, retry_burst")
-    admission: AdmissionView | None = Field(None, description="null: it did not answer")
+    retries_left: int = Field(
+        default=0, description="that it may make now, over all requests; see retry_share, retry_burst"
+    )
+    admission: AdmissionView | None = Field(default=None, description="null: it did not answer")
 
 
 class AdminState(BaseModel):

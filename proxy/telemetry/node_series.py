@@ -38,7 +38,6 @@ class NodeSeries:
         self._read_s = -FRESH_S
 
     async def text(self) -> bytes:
-        """Return the series of all nodes that answer, in Prometheus' text format."""
         async with self._asking:
             if self._clock() - self._read_s >= FRESH_S:
                 pages = await asyncio.gather(*map(self._page, self._nodes()))

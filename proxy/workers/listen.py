@@ -8,11 +8,7 @@ Address = tuple[socket.AddressFamily, Any]
 
 
 def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
-    """Bind every address that a host name stands for, once for each worker; the workers listen.
-
-    Raises:
-        OSError: an address cannot be bound, or is in use.
-    """
+    """Bind every address of a host name once per worker, which is to listen. Raises `OSError`: one cannot be bound."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     # SO_REUSEPORT would let us in beside another proxy of the same user: first see that no process listens there.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
-from baton.proxy.dashboard import asking, dashboard, pace, recorder
+from baton.proxy.dashboard import asking, dashboard, recorder, routes
 from baton.proxy.dashboard.routes import files
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until, until_true
 from tests.support.dashboard import tell_transfers
@@ -198,8 +198,8 @@ async def test_a_transfer_is_told_of_by_both_nodes() -> None:
 
 async def test_so_many_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes beyond that is told when to come again, in OpenAI's shape; neither operators nor requests are kept out."""
-    monkeypatch.setattr(pace, "ANSWERS_PER_S", 0.0)
-    monkeypatch.setattr(pace, "BURST", 2.0)
+    monkeypatch.setattr(routes, "ANSWERS_PER_S", 0.0)
+    monkeypatch.setattr(routes, "BURST", 2.0)
     async with cluster() as running:
         anybody = [await running.http.get(FEED) for _ in range(3)]
         operator = [await running.admin("GET", FEED) for _ in range(3)]
