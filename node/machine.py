@@ -45,11 +45,10 @@ def locked_bytes(process: Path = PROCESS) -> int:
 def rdma_devices(folder: Path = RDMA) -> list[RdmaDevice]:
     if not folder.is_dir():
         return []
-    return [RdmaDevice(name=card.name, active=_is_active(card)) for card in sorted(folder.iterdir())]
-
-
-def _is_active(card: Path) -> bool:
-    return any(_ACTIVE in _text(state) for state in card.glob("ports/*/state"))
+    return [
+        RdmaDevice(name=card.name, active=any(_ACTIVE in _text(state) for state in card.glob("ports/*/state")))
+        for card in sorted(folder.iterdir())
+    ]
 
 
 def _name() -> str:

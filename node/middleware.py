@@ -29,10 +29,9 @@ from baton.node.http.api import PATHS, NodeApi
 from baton.node.http.asgi import App, Message, Receive, Scope, Send, header, read_body, replay, send_error
 from baton.node.http.cancel import cancel_transfers
 from baton.node.http.connections import bound_connections, note_proof
-from baton.node.http.first_token import hold_stream
+from baton.node.http.held_response import hold_stream, name_path
 from baton.node.http.load import Load
 from baton.node.http.metrics import ConnectorMetrics
-from baton.node.http.path_header import name_path
 from baton.node.http.probe import ProbeApi
 from baton.node.http.token_ids import TokenLog, logged, name_tokens, tap_outputs
 from baton.node.http.tokens_ahead import naming_ahead

@@ -39,16 +39,11 @@ MAX_OUTCOMES = 4096  # of requests whose client left before the first token
 _PATHS = (RECOMPUTED, LOCAL)
 
 
-class Outcome(NamedTuple):
-    """How a transfer's request was answered instead."""
+class Outcome(msgspec.Struct):
+    """One line of the connector's: how a transfer's request was answered instead, or that blocks are reserved for it."""
 
-    path: str
-    reason: str
-
-
-class _Line(msgspec.Struct):
     transfer_id: str
-    outcome: str
+    path: str = msgspec.field(name="outcome")
     reason: str = ""
 
 
@@ -241,12 +236,12 @@ class Outcomes:
 
     def _add(self, encoded: bytes) -> None:
         try:
-            line = msgspec.json.decode(encoded, type=_Line)
+            line = msgspec.json.decode(encoded, type=Outcome)
         except msgspec.DecodeError:
             return  # of another version: the header is a courtesy, the answer is right either way
-        if line.outcome in _PATHS:
-            self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
-        elif line.outcome == "reserved":
+        if line.path in _PATHS:
+            self._known[line.transfer_id] = line
+        elif line.path == "reserved":
             self._reserved[line.transfer_id] = None
             if event := self._awaited.get(line.transfer_id):
                 event.set()

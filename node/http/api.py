@@ -143,7 +143,8 @@ class NodeApi:
         snapshots = await self._connector.both()
         query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
         if scope["path"] == TRANSFERS_PATH:
-            merged = merge(snapshots) | {"refused": self._refused(snapshots)}
+            refused = added_up(self._refusals.snapshot(), *(side.get("refused", {}) for side in snapshots))
+            merged = merge(snapshots) | {"refused": refused}  # by any part of this node
             await send_json(send, 200, brief(merged) if "brief" in query else merged)
             return
         wanted = query.get("transfer_id", [])
@@ -170,11 +171,6 @@ class NodeApi:
                 wall_offset_s=time.time() - time.monotonic(),
             )
         return events
-
-    def _refused(self, snapshots: Snapshots) -> dict[str, int]:
-        """Everything that any part of this node refused, by kind."""
-        sides = (side.get("refused", {}) for side in snapshots)
-        return added_up(self._refusals.snapshot(), *sides)
 
     async def _answer_timeline(self, scope: Scope, send: Send) -> None:
         """Tell of one transfer: what either side of the connector knows, and on P when each layer was written and pushed."""

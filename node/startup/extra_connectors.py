@@ -71,7 +71,8 @@ def wrap_multi_connector(baton: dict[str, Any], beside: Sequence[Mapping[str, An
     """
     if not beside:
         return baton
-    others = [_child(entry, role) for entry in beside]
+    fenced = {"kv_connector_module_path": FENCED_MODULE} if role == "decode" else {}
+    others = [{**entry, "kv_role": "kv_both", **fenced} for entry in beside]
     known = {**baton.get("kv_connector_extra_config", {}), "has_neighbours": True}
     baton = {**baton, "kv_connector_extra_config": known}
     return {
@@ -81,11 +82,6 @@ def wrap_multi_connector(baton: dict[str, Any], beside: Sequence[Mapping[str, An
         "kv_load_failure_policy": baton["kv_load_failure_policy"],
         "kv_connector_extra_config": {"connectors": [baton, *others] if role == "decode" else [*others, baton]},
     }
-
-
-def _child(entry: Mapping[str, Any], role: Role) -> dict[str, Any]:
-    fenced = {"kv_connector_module_path": FENCED_MODULE} if role == "decode" else {}
-    return {**entry, "kv_role": "kv_both", **fenced}
 
 
 def _refuse_connector(entry: Mapping[str, Any]) -> None:

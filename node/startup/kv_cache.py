@@ -16,8 +16,10 @@ _ITEM_BYTES = {"float32": 4, "float": 4}  # everything else that a CPU computes 
 
 def default_bytes(model: Mapping[str, Any] | None, dtype: str | None, max_model_len: str | None) -> int:
     """Return the size of the KV cache for the model of a `config.json`, in view of `--dtype` and `--max-model-len`."""
+    model = model or {}
     try:
-        needed = FULL_LENGTH_REQUESTS * _token_bytes(model or {}, dtype) * _length_tokens(model or {}, max_model_len)
+        length_tokens = int(max_model_len or model["max_position_embeddings"])
+        needed = FULL_LENGTH_REQUESTS * _token_bytes(model, dtype) * length_tokens
     except (KeyError, TypeError, ValueError):
         return UNKNOWN_MODEL_BYTES
     return max(MIN_BYTES, needed)
@@ -30,7 +32,3 @@ def _token_bytes(model: Mapping[str, Any], dtype: str | None) -> int:
     if dtype in (None, "auto"):
         dtype = str(model.get("dtype") or model.get("torch_dtype") or "bfloat16")
     return 2 * int(model["num_hidden_layers"]) * kv_heads * head_size * _ITEM_BYTES.get(str(dtype), 2)
-
-
-def _length_tokens(model: Mapping[str, Any], max_model_len: str | None) -> int:
-    return int(max_model_len) if max_model_len else int(model["max_position_embeddings"])

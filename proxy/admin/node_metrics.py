@@ -20,8 +20,19 @@ def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
         seen = [node.state for node in nodes if node.role == role]
         for state in State:
             found.add_metric((role, state), seen.count(state))
-    yield found
-    yield from _each(nodes)
+    in_state = GaugeMetricFamily(
+        "baton_node_state", "1 for the state that a node is in, 0 for the others", labels=(*_NODE, "state")
+    )
+    requests = GaugeMetricFamily("baton_node_requests", "Requests in flight on a node", labels=_NODE)
+    others = GaugeMetricFamily(
+        "baton_node_other_requests", "Requests that a node has from others, as it said last", labels=_NODE
+    )
+    for node in nodes:
+        for state in State:
+            in_state.add_metric((node.role, node.url, state), float(node.state == state))
+        requests.add_metric((node.role, node.url), node.requests)
+        others.add_metric((node.role, node.url), node.other_requests)
+    yield from (found, in_state, requests, others)
 
 
 def openings(nodes: Sequence[NodeView]) -> Metric:
@@ -64,19 +75,3 @@ def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
         each.add_to(prediction, "prediction", RATIO_BOUNDS)
         each.add_to(inter_token_prediction, "inter_token_prediction", RATIO_BOUNDS)
     yield from (legs, handover, gaps, prediction, inter_token_prediction)
-
-
-def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:
-    in_state = GaugeMetricFamily(
-        "baton_node_state", "1 for the state that a node is in, 0 for the others", labels=(*_NODE, "state")
-    )
-    requests = GaugeMetricFamily("baton_node_requests", "Requests in flight on a node", labels=("role", "url"))
-    others = GaugeMetricFamily(
-        "baton_node_other_requests", "Requests that a node has from others, as it said last", labels=_NODE
-    )
-    for node in nodes:
-        for state in State:
-            in_state.add_metric((node.role, node.url, state), float(node.state == state))
-        requests.add_metric((node.role, node.url), node.requests)
-        others.add_metric((node.role, node.url), node.other_requests)
-    yield from (in_state, requests, others)

@@ -247,7 +247,7 @@ class WorkerGroup:
 
     def _count(self) -> Counted:
         nodes = self._members.all()
-        own = [*self._counted.collect(), node_metrics.openings([node_views.view(node) for node in nodes])]
+        own = [*self._counted.registry.collect(), node_metrics.openings([node_views.view(node) for node in nodes])]
         if self._slot is not None:
             own += _crew_metrics(self._slot)
         times = tallied((self._carried.times, (tally(node.role, node.url, node.times) for node in nodes)))

@@ -12,8 +12,7 @@ from baton.proxy.auth import key_file
 from baton.proxy.auth.counts import counts_of
 from baton.proxy.auth.key_file import Key
 from baton.proxy.auth.keyring import Keyring
-from baton.proxy.auth.metrics import AccessMetrics
-from baton.proxy.auth.middleware import AuthMiddleware
+from baton.proxy.auth.middleware import AccessMetrics, AuthMiddleware
 from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.http_server.file_watcher import FileWatcher
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry

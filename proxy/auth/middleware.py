@@ -1,13 +1,17 @@
-"""The guard before the routes that need an API key: it lets in, or answers; what is behind it never sees the key."""
+"""The guard before the routes that need an API key: it lets in, or answers; what is behind it never sees the key.
+
+It counts by key: a name is a label only if it is in the file; what strangers show never is.
+"""
 
 from collections.abc import Callable
+from functools import cache
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.proxy.auth.account import Account
 from baton.proxy.auth.errors import AccessError, Denial, ModelNotAllowedError
 from baton.proxy.auth.keyring import Keyring, without_credentials
-from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.http.headers import request_id_of
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.http_server.connection_budget import ConnectionBudget
@@ -17,6 +21,36 @@ from baton.proxy.request.parse import discard_body, is_reset_unless_read
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
+
+
+class AccessMetrics:
+    """The series of one proxy that asks for keys."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "baton_key_requests", "Requests that an API key let in, by its name", ("key",), registry=registry
+        )
+        self._refusals = Counter(
+            "baton_access_refusals",
+            "Requests refused for their API key, by its name (empty: none was recognised) and reason",
+            ("key", "reason"),
+            registry=registry,
+        )
+        self._broken = Gauge(
+            "baton_api_keys_file_broken",
+            "Workers that go on with former API keys because the file cannot be used",
+            registry=registry,
+        )
+        self._requests_of = cache(self._requests.labels)  # finding a series costs more than counting
+
+    def let_in(self, name: str) -> None:
+        self._requests_of(name).inc()
+
+    def refused(self, name: str, denial: Denial) -> None:
+        self._refusals.labels(name, denial).inc()
+
+    def file_is_broken(self, is_broken: bool) -> None:
+        self._broken.set(is_broken)
 
 
 class KeyOwner:

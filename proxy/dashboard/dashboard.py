@@ -45,7 +45,7 @@ class Dashboard:
         self._nodes = Nodes(secret, upstream, members)
         self._made: dict[bool, tuple[float, bytes]] = {}  # for operators or not: when, and what
         self._making = asyncio.Lock()
-        worker_group.tells |= {GLANCE: self._glance, LOOK: self._look}
+        worker_group.tells |= {GLANCE: lambda: self._snapshot(None), LOOK: self._look}
 
     async def stop(self) -> None:
         """Look no more; idempotent."""
@@ -84,9 +84,6 @@ class Dashboard:
             return msgspec.json.encode({**head, **for_anybody(body)})
         told_by_nodes = {"gauges": self._nodes.gauges(), "failures": self._nodes.failures()}
         return msgspec.json.encode({**head, **body, **told_by_nodes})
-
-    def _glance(self) -> bytes:
-        return self._snapshot(None)
 
     def _look(self) -> bytes:
         self._recorder.look()

@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from baton.contracts.node_info import NodeLoad
 from baton.proxy.admin import node_views
 from baton.proxy.admission.admission import Admission
-from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LatencyHistogram, NodeTimes
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LatencyHistogram
 from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import LeavingView, NodeView
@@ -51,9 +52,7 @@ class NodeShown(msgspec.Struct, frozen=True, kw_only=True):
     view: NodeView
     first: tuple[int, float]  # P: whole answers, D: first bytes of streams; how many, and the sum of their times (s)
     gaps: tuple[int, float]  # between chunks: likewise
-    running: int | None = None
-    waiting: int | None = None
-    kv_usage: float | None = None
+    load: NodeLoad | None = None
     ranks: str = ""
 
 
@@ -144,16 +143,12 @@ def for_anybody(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(node: Node) -> NodeShown:
-    load = node.info.load if node.info else None
-    times: NodeTimes = node.times
-    first = times.answered if node.role == "prefill" else times.first_bytes
+    first = node.times.answered if node.role == "prefill" else node.times.first_bytes
     return NodeShown(
         view=node_views.view(node),
         first=_total(first),
-        gaps=_total(times.gaps),
-        running=load.running if load else None,
-        waiting=load.waiting if load else None,
-        kv_usage=load.kv_usage if load else None,
+        gaps=_total(node.times.gaps),
+        load=node.info.load if node.info else None,
         ranks=_ranks(node),
     )
 
@@ -180,9 +175,7 @@ def _sums(seen: Sequence[NodeShown]) -> dict[str, Any]:
     return {
         "first": [sum(each.first[0] for each in seen), sum(each.first[1] for each in seen)],
         "gaps": [sum(each.gaps[0] for each in seen), sum(each.gaps[1] for each in seen)],
-        "running": latest.running,
-        "waiting": latest.waiting,
-        "kv_usage": latest.kv_usage,
+        **{name: getattr(latest.load, name, None) for name in ("running", "waiting", "kv_usage")},
         "ranks": latest.ranks,
     }
 

@@ -37,28 +37,24 @@ class ListSource:
 
     def __init__(self, name: str, urls: Iterable[str] = ()) -> None:
         self.name = name
-        self._urls = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
+        self.urls = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
         self._publish: Publish | None = None
 
     async def start(self, publish: Publish) -> None:
         self._publish = publish
-        publish(self._urls)
+        publish(self.urls)
 
     async def stop(self) -> None:
         self._publish = None
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return self._urls
-
     def replace(self, urls: Iterable[str]) -> None:
         """Name these, each once, and no others."""
-        self._urls = tuple(dict.fromkeys(urls))
+        self.urls = tuple(dict.fromkeys(urls))
         if self._publish is not None:
-            self._publish(self._urls)
+            self._publish(self.urls)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "urls": list(self._urls)}
+        return {"name": self.name, "urls": list(self.urls)}
 
 
 class Roster:

@@ -123,11 +123,7 @@ def _parse(url: str) -> tuple[str, int]:
         host, port = parsed.host, parsed.explicit_port
     except ValueError:
         host, port = None, None
-    if (
-        not host
-        or not port
-        or not is_base_url(f"http://{host}:{port}")
-        or url.rstrip("/") != f"{SCHEME}://{host}:{port}"
-    ):
+    named = f"{host}:{port}"
+    if not host or not port or not is_base_url(f"http://{named}") or url.rstrip("/") != f"{SCHEME}://{named}":
         raise SourceError(f"{url!r} is not of the form {SCHEME}://name:port")
     return host, port

@@ -174,9 +174,6 @@ class Metrics:
         if record.broken:
             self._broken.inc()
 
-    def collect(self) -> list[Metric]:
-        return list(self.registry.collect())
-
 
 def render(metrics: Iterable[Metric]) -> bytes:
     """Return series in Prometheus' text format."""

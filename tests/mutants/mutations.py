@@ -688,7 +688,7 @@ MUTATIONS: Final = [
         ("if isinstance(message.body, Reserve | Revoke) else", "if isinstance(message.body, Revoke) else"),
     ),
     *_of(
-        "node/http/first_token.py",
+        "node/http/held_response.py",
         f"{UNIT}/node/http/test_first_token.py",
         ("            if log.goes_on:\n", "            if not log.goes_on:\n"),
     ),

@@ -16,7 +16,7 @@ from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.http.metrics import ConnectorMetrics
 from baton.proxy.admin import node_metrics
 from baton.proxy.admin.worker_group import _crew_metrics
-from baton.proxy.auth.metrics import AccessMetrics
+from baton.proxy.auth.middleware import AccessMetrics
 from baton.proxy.errors import Refusal
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.registry import ROLES

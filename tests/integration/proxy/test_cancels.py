@@ -145,7 +145,7 @@ async def test_what_comes_up_together_is_sent_together(monkeypatch: pytest.Monke
         await until_true(lambda: sum(map(len, fake.cancels)) == len(wanted))
         assert [transfer_id for call in fake.cancels for transfer_id in call] == wanted
         assert [len(call) for call in fake.cancels] == [MAX_CANCELLED, 5]
-        await until_true(lambda: f'result="told"}} {len(wanted)}.0'.encode() in render(metrics.collect()))
+        await until_true(lambda: f'result="told"}} {len(wanted)}.0'.encode() in render(metrics.registry.collect()))
 
         made.add(node, wanted[0])  # the task has ended by then
         await until_true(lambda: len(fake.cancels) == 3)
@@ -165,7 +165,7 @@ async def test_a_node_that_does_not_answer_holds_up_no_other(monkeypatch: pytest
         made.add(Node(url=other.url, role="prefill"), ids(1)[0])
         await until_true(lambda: other.cancels)
 
-        assert b'result="lost"} 7.0' in render(metrics.collect())
+        assert b'result="lost"} 7.0' in render(metrics.registry.collect())
         assert len(fake.cancels) == 1
         fake.cancels_may_end.set()
         await until_true(lambda: sum(map(len, fake.cancels)) == MAX_WAITING + 1)
@@ -182,7 +182,7 @@ async def test_a_node_that_is_silent_is_told_again_and_again(monkeypatch: pytest
         await until_true(lambda: len(fake.cancels) >= 2)  # it hangs; then it refuses
         fake.cancels_may_end.set()
 
-        await until_true(lambda: b'result="told"} 1.0' in render(metrics.collect()))
+        await until_true(lambda: b'result="told"} 1.0' in render(metrics.registry.collect()))
 
         assert len(fake.cancels) == 10
         assert fake.cancels[0] == fake.cancels[-1]
@@ -193,16 +193,16 @@ async def test_a_node_that_never_takes_it_is_given_up(monkeypatch: pytest.Monkey
     async with telling(monkeypatch, patience_s=0.3) as (made, fake, node, metrics):
         fake.cancel_statuses = [404, *[503] * 99]
         made.add(node, ids(1)[0])
-        await until_true(lambda: b'result="lost"} 1.0' in render(metrics.collect()))
+        await until_true(lambda: b'result="lost"} 1.0' in render(metrics.registry.collect()))
         assert len(fake.cancels) == 1
 
         made.add(node, ids(1)[0])
-        await until_true(lambda: b'result="lost"} 2.0' in render(metrics.collect()))
+        await until_true(lambda: b'result="lost"} 2.0' in render(metrics.registry.collect()))
         assert len(fake.cancels) > 2
     async with telling(monkeypatch) as (made, fake, node, metrics):
         await fake.stop()
         made.add(node, ids(1)[0])
-        await until_true(lambda: b'result="lost"} 1.0' in render(metrics.collect()))
+        await until_true(lambda: b'result="lost"} 1.0' in render(metrics.registry.collect()))
 
 
 async def test_stopping_says_what_is_left_to_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     """VLLM's own scheduler would begin the answer from the start; a connector that says nothing may have that one."""
     answer = ConnectorSilentError("it does not answer") if said is None else Snapshots(said, {})
     monkeypatch.setattr(ConnectorClient, "both", AsyncMock(side_effect=[answer]))
-    outcomes[TRANSFER] = Outcome("local", "")
+    outcomes[TRANSFER] = Outcome(TRANSFER, "local", "")
     app = Recorder()
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=((5, 6),)))).run(gate(app))
 
@@ -175,7 +175,7 @@ async def test_a_pushed_answer_says_so() -> None:
 
 async def test_a_recomputed_answer_says_so_and_why(outcomes: dict[str, Outcome]) -> None:
     """The reason is made fit for a header."""
-    outcomes[TRANSFER] = Outcome("recomputed", "peer gone:\r\nx-evil: 1 ✗" + "!" * 300)
+    outcomes[TRANSFER] = Outcome(TRANSFER, "recomputed", "peer gone:\r\nx-evil: 1 ✗" + "!" * 300)
     exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(Recorder()))
 
     assert exchange.headers[PATH_HEADER] == "recomputed"
@@ -192,7 +192,7 @@ async def test_the_head_waits_for_the_body_and_nothing_else_does(outcomes: dict[
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         seen.append(len(exchange.sent))
-        outcomes[TRANSFER] = Outcome("recomputed", "")
+        outcomes[TRANSFER] = Outcome(TRANSFER, "recomputed", "")
         for piece in (b"a", b"b"):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             seen.append(len(exchange.sent))

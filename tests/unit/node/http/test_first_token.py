@@ -7,7 +7,7 @@ import pytest
 
 from baton.node.http.api import frontend_digest
 from baton.node.http.asgi import Message
-from baton.node.http.first_token import hold_stream
+from baton.node.http.held_response import hold_stream
 from baton.node.http.token_ids import TokenLog, name_tokens
 from tests.support.asgi import Exchange
 

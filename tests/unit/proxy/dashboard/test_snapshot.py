@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from baton.contracts.node_info import NodeLoad
 from baton.proxy.admin.node_views import view
 from baton.proxy.dashboard.snapshot import DashboardSnapshot, NodeShown, joined
 from tests.unit.proxy import members
@@ -9,7 +10,8 @@ from tests.unit.proxy import members
 
 def node(requests: int, state: str = "ready") -> NodeShown:
     seen = view(members.node("decode")).model_copy(update={"requests": requests, "state": state})
-    return NodeShown(view=seen, first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
+    load = NodeLoad(requests=3, prompt_bytes=0, running=3, waiting=0, kv_usage=0.25)
+    return NodeShown(view=seen, first=(2, 0.5), gaps=(10, 1.0), load=load)
 
 
 def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:

@@ -1,12 +1,13 @@
-"""The response header that says how an answer was made.
+"""What of a response waits until the connector has told of its transfer: on D the head, on P a stream's first event.
 
 Whether a transfer failed is known before the first token, but not before the response's status line would be sent:
-so the head waits for the first piece of the body, and nothing else ever waits.
+so the head, whose header says how an answer was made, waits for the first piece of the body, and nothing after it.
 """
 
 from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
 from baton.node.connector.connector_channel import Outcomes
 from baton.node.http.asgi import Message, Send
+from baton.node.http.token_ids import TokenLog
 
 _REASON_MAX_CHARS = 200
 
@@ -39,3 +40,22 @@ def _named(start: Message, transfer_id: str, outcomes: Outcomes) -> Message:
 def _header_text(text: str) -> bytes:
     printable = "".join(char if " " <= char <= "~" else " " for char in text)
     return printable[:_REASON_MAX_CHARS].strip().encode("ascii")
+
+
+def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float, log: TokenLog) -> Send:
+    """Return a `send` that holds a prefill node's first event for `wait_s`, until the decode node has reserved blocks.
+
+    `log` is of the stream's tokens: an answer that has ended by itself needs no decode node, nor does an error.
+    """
+    begun = False
+
+    async def send_later(message: Message) -> None:
+        nonlocal begun
+        body = message.get("body", b"")
+        if not begun and body and not body.startswith(b":"):  # a comment keeps the connection open
+            begun = True
+            if log.goes_on:
+                await outcomes.wait_until_reserved(transfer_id, wait_s)
+        await send(message)
+
+    return send_later
