@@ -2,10 +2,9 @@
 
 A node that drains refuses new requests (`node/middleware.py`, 503) and goes on with requests under way, pushes of
 finished prompts, cancels, probes, metrics and the node's own API. `baton admin drain` is kept in the proxy
-(`proxy/nodes/registry.py`) and never sent to the node. After either the proxy sends the node no request of a client,
-goes on to probe it, and moves its streams to other nodes after `proxy.drain_handover_s`
-(`proxy/handler/stream_watch.py`). With `transfer.both_ways` a node that was not told SIGTERM sends their KV along
-(`proxy/handler/mover.py`).
+(`proxy/nodes/registry.py`) and never sent to the node. After either the proxy sends it no request of a client, but
+probes, and moves its streams elsewhere after `proxy.drain_handover_s` (`proxy/handler/stream_watch.py`). With
+`transfer.both_ways` a node that was not told SIGTERM sends their KV along (`proxy/handler/mover.py`).
 
 vLLM's own handler closes the engine to new requests at once and its HTTP server last, so clients that come in between
 get broken answers, and a prefill node would leave with prompts whose KV no decode node has fetched yet. So SIGTERM is

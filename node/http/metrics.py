@@ -1,10 +1,9 @@
 """Baton's series on the `/metrics` that vLLM serves.
 
-They are fetched when they are asked for: a scrape first fetches the connector's snapshots and hands them, through the
-request's context, to a collector in the registry that vLLM renders. So a gauge shows what is true now, whether steps
-run or not, and a connector that does not answer shows no series at all but `baton_connector_up 0` and, where its
-process is there, `baton_connector_silent 1`. `docs/decisions/0003-timings.md` says why this is not vLLM's own mechanism
-for connectors.
+A scrape first fetches the connector's snapshots and hands them, through the request's context, to a collector in the
+registry that vLLM renders. So a gauge shows what is true now, whether steps run or not, and a connector that does not
+answer shows no series but `baton_connector_up 0` and, where its process is there, `baton_connector_silent 1`. Why this
+is not vLLM's own mechanism for connectors: `docs/decisions/0003-timings.md`.
 """
 
 from collections.abc import Sequence

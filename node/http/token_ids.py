@@ -1,8 +1,7 @@
 """The ids of an answer's tokens, named to the proxy in the answer's stream, with which another node could go on.
 
 They are taken where the engine's output reaches vLLM's API server, which makes text of it later, and stand in comments
-before the next event that is sent. So no event holds text of a token that has not been named; ids of text that is held
-back come early.
+before the next event. So no event holds text of a token that has not been named; ids of text held back come early.
 
 The same hook tells the connector which of several answers a request is: vLLM gives all of them the same parameters.
 """

@@ -59,9 +59,8 @@ class WorkerGroup:
         admission: Admission,
         slot: WorkerSlot | None = None,
         *,
-        retries_left: Callable[[], int] = lambda: 0,
+        retries_left: Callable[[], int] = lambda: 0,  # what this worker's requests may still repeat
     ) -> None:
-        """`retries_left` is what this worker's requests may still repeat."""
         self._members = members
         self._retries_left = retries_left
         self._made_s = time.monotonic()

@@ -31,10 +31,9 @@ class Admission:
         self,
         config: ProxyConfig,
         *,
-        members: Callable[[], int],
-        waited: Callable[[float], None],
+        members: Callable[[], int],  # counts nodes
+        waited: Callable[[float], None],  # is told how long each request waited (s)
     ) -> None:
-        """`members` counts nodes, `waited` is told how long each request waited."""
         self._limit = descriptors.limit()
         self._config = config
         self._members = members

@@ -1,7 +1,6 @@
 """The gate: so many requests at once; the others wait in a bounded, fair queue, or are told at once when to come again.
 
-A request waits only if it can be expected to begin before its deadline: a request that would wait in vain is better
-served by another replica, now.
+A request waits only if it can be expected to begin before its deadline: else another replica had better serve it, now.
 """
 
 import asyncio
@@ -38,9 +37,8 @@ class ConcurrencyLimiter:
         max_waiting: int,
         max_waiting_per_tenant: int,
         clock: Callable[[], float] = time.monotonic,
-        waited: Callable[[float], None] = lambda _: None,
+        waited: Callable[[float], None] = lambda _: None,  # is told how long each one who is let in has waited (s)
     ) -> None:
-        """`waited` is called with the seconds that each one who is let in has waited."""
         self.max_inside = max_inside
         self.max_waiting = max_waiting
         self._max_per_tenant = max_waiting_per_tenant

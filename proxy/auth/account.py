@@ -24,13 +24,12 @@ class Account:
 
     def __init__(
         self,
-        key: Key,
+        key: Key,  # may be replaced by one of the same name: what was counted stays
         counts: Counts,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`key` may be replaced by one of the same name: what was counted stays."""
         self.key = key
         self._counts = counts
         self._clock = clock

@@ -36,11 +36,11 @@ class AccessMetrics:
             ("key", "reason"),
             registry=registry,
         )
-        self._broken = Gauge(
+        self.file_is_broken = Gauge(
             "baton_api_keys_file_broken",
             "Workers that go on with former API keys because the file cannot be used",
             registry=registry,
-        )
+        ).set
         self._requests_of = cache(self._requests.labels)  # finding a series costs more than counting
 
     def let_in(self, name: str) -> None:
@@ -48,9 +48,6 @@ class AccessMetrics:
 
     def refused(self, name: str, denial: Denial) -> None:
         self._refusals.labels(name, denial).inc()
-
-    def file_is_broken(self, is_broken: bool) -> None:
-        self._broken.set(is_broken)
 
 
 class KeyOwner:
@@ -84,14 +81,13 @@ class AuthMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        label: Callable[[Scope], str],
+        label: Callable[[Scope], str],  # names a request's endpoint, for `telemetry`
         keyring: Keyring,
         counted: AccessMetrics,
         *,
         telemetry: RequestTelemetry,
-        claims: ConnectionBudget,
+        claims: ConnectionBudget,  # nothing is claimed here
     ) -> None:
-        """`label` names a request's endpoint, for `telemetry`; nothing is claimed here."""
         self._app = app
         self._label = label
         self._keyring = keyring

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from itertools import count
 from typing import Any, Final
 
 from baton.proxy.dashboard.watched import WatchedRequest
@@ -20,8 +19,7 @@ class RequestRecorder:
 
     def __init__(self, telemetry: RequestTelemetry) -> None:
         self._telemetry = telemetry
-        self._numbers = count(1)
-        self._live: dict[int, WatchedRequest] = {}
+        self._live: dict[WatchedRequest, None] = {}  # in the order of their arrival
         self._ended: deque[dict[str, Any]] = deque(maxlen=MOST_ENDED)
         self._over: asyncio.TimerHandle | None = None
 
@@ -49,7 +47,7 @@ class RequestRecorder:
         self._ended.clear()
 
     def shown(self) -> dict[str, Any]:
-        live = list(self._live.values())
+        live = list(self._live)
         return {
             "live": [watched.shown() for watched in live[-MOST_SHOWN:]],
             "live_total": len(live),
@@ -58,9 +56,9 @@ class RequestRecorder:
 
     def _begin(self, record: RequestRecord) -> None:
         if len(self._live) < MOST_WATCHED:
-            watched = WatchedRequest(record, next(self._numbers), self._end)
-            self._live[watched.number] = watched
+            self._live[WatchedRequest(record, self._end)] = None
 
     def _end(self, watched: WatchedRequest) -> None:
-        if self._live.pop(watched.number, None) is not None:  # else all pages have been closed since
+        if watched in self._live:  # else all pages have been closed since
+            del self._live[watched]
             self._ended.append(watched.shown())

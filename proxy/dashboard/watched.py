@@ -1,7 +1,7 @@
 """A request that is being watched: what notes its legs stands around its trace.
 
-The main path tells a request's trace of everything that matters (`tracing/traces.py`). So a watched request has a trace
-that notes it, around the one that it would have had; all others are served as if there were no dashboard.
+The main path tells a request's trace of everything that matters (`tracing/traces.py`): a watched request has one that
+notes it, around the one that it would have had. All others are served as if there were no dashboard.
 """
 
 import time
@@ -14,8 +14,6 @@ from baton.proxy.tracing.traces import Leg, Trace
 
 MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
 MAX_EVENTS: Final = 8
-
-Ended = Callable[["WatchedRequest"], None]
 
 
 class WatchedLeg(Leg):
@@ -90,9 +88,7 @@ class WatchedTrace(Trace):
 class WatchedRequest:
     """One request, as the dashboard shows it."""
 
-    def __init__(self, record: RequestRecord, number: int, ended: Ended) -> None:
-        """`number` counts watched requests; `ended` is called when this one has."""
-        self.number = number
+    def __init__(self, record: RequestRecord, ended: Callable[["WatchedRequest"], None]) -> None:
         self._at_s = time.time()
         self._ended_s: float | None = None
         self._record = record

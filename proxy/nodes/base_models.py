@@ -1,8 +1,7 @@
 """Base models and their adapters: which base model a name belongs to, and so which nodes an operation is for. Pure.
 
-One base model may have several names, and nodes may name it in different orders: nodes that have a name of it in common
-serve the same one. An adapter belongs to the base model of the node that has loaded it. The same name under two base
-models would be answered by either, so nothing is served under it.
+One base model may have several names, in another order on each node: nodes with a name in common serve the same one.
+An adapter belongs to the base model of the node that loaded it. A name under two base models is served by neither.
 """
 
 import re

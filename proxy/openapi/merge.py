@@ -1,6 +1,6 @@
 """Our document with the engine's description of the routes that we serve for it. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from baton.proxy.openapi.static_routes import ANSWERS
@@ -34,25 +34,18 @@ def _needed(operation: Any, schemas: Document) -> set[str]:
     found: set[str] = set()
     pending = [operation]
     while pending:
-        for name in _references(pending.pop()):
-            if name not in found and name in schemas:
-                found.add(name)
-                pending.append(schemas[name])
-    return found
-
-
-def _references(value: Any) -> Iterator[str]:
-    pending = [value]
-    while pending:
         item = pending.pop()
         if isinstance(item, dict):
+            pending.extend(item.values())
             mapping = item.get("mapping")  # of a discriminator
             for ref in (item.get("$ref"), *(mapping.values() if isinstance(mapping, dict) else ())):
-                if isinstance(ref, str) and ref.startswith(_REF):
-                    yield ref.removeprefix(_REF)
-            pending.extend(item.values())
+                name = ref.removeprefix(_REF) if isinstance(ref, str) and ref.startswith(_REF) else ""
+                if name in schemas and name not in found:
+                    found.add(name)
+                    pending.append(schemas[name])
         elif isinstance(item, list):
             pending.extend(item)
+    return found
 
 
 def _rename(value: Any, renamed: Mapping[str, str]) -> Any:

@@ -96,10 +96,10 @@ class Metrics:
             ("result",),
         )
         self._refusals = counter("baton_refusals", "Requests told to come again, by reason", ("reason",))
-        self._dropped = counter("baton_clients_dropped", "Clients cut off because they read nothing")
-        self._waits = histogram(
+        self.client_dropped = counter("baton_clients_dropped", "Clients cut off because they read nothing").inc
+        self.waited = histogram(
             "baton_admission_wait_seconds", "How long requests waited until they were let in", buckets=_WAIT_BUCKETS_S
-        )
+        ).observe
         self._decisions = counter(
             "baton_decisions", "Plans, by how the prompt was to be computed and why", ("path", "reason")
         )
@@ -119,12 +119,6 @@ class Metrics:
     def refused(self, reason: Refusal) -> None:
         self._refusals.labels(reason).inc()
 
-    def client_dropped(self) -> None:
-        self._dropped.inc()
-
-    def waited(self, wait_s: float) -> None:
-        self._waits.observe(wait_s)
-
     def decided(self, plan: Plan) -> None:
         self._decisions_of(plan.path, plan.label).inc()
 
@@ -135,7 +129,6 @@ class Metrics:
         self._retries.labels(leg, following).inc()
 
     def denied(self, leg: Role, reason: RetryDenial) -> None:
-        """Count a failure that no other node was asked to make good."""
         self._denied.labels(leg, reason).inc()
 
     def resumed(self, kind: str) -> None:
