@@ -40,7 +40,7 @@ class Stop:
 
 
 def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
-    """Run this host's ranks until they end. Raises `SystemExit`: 0 if it was stopped, `EXIT_FAILED` if a rank was lost."""
+    """Run this host's ranks to their end. Raises `SystemExit`: 0 if they were stopped, `EXIT_FAILED` if one was lost."""
     from vllm import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser

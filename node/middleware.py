@@ -1,11 +1,9 @@
 """The node's gate in front of vLLM's OpenAI server, as raw ASGI middleware.
 
-It answers the node API, adds Baton's series to `/metrics`, lets nothing with unsigned `kv_transfer_params` through to
-vLLM, and on decode nodes names the path that an answer took. While the node drains it takes no new work. Everything
-else passes untouched, streams included.
+It answers the node API, adds Baton's series to `/metrics`, lets nothing with unsigned `kv_transfer_params` through, and
+on decode nodes names the path that an answer took. A node that drains takes no new work. All else passes untouched.
 
-vLLM imports the class by name and constructs it with nothing but the application, so what it needs is laid down
-beforehand with `configure`, in the same process.
+vLLM constructs the class with its application alone: `configure` lays down beforehand, in that process, what it needs.
 """
 
 import asyncio
@@ -115,7 +113,7 @@ class NodeMiddleware:
         return await self._app(scope, receive, send)
 
     async def _lets_in(self, scope: Scope, send: Send) -> bool:
-        """Whether a request shows the cluster's token, of either secret while one is replaced; else count and answer it."""
+        """Whether a request shows the token, of either secret while one is replaced; if not, count and answer it."""
         scheme, _, token = header(scope, b"authorization").partition(b" ")
         if scheme.lower() == b"bearer" and self._secret.accepts_node_token(token):
             note_proof(scope)

@@ -2,9 +2,8 @@
 
 *Questions*: the node asks `scheduler.sock` or a `worker-….sock` for a snapshot, or tells every worker to cancel
 transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the
-others in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes
-too late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
-address in a file of the same name.
+others in `dp1`, `dp2`, … below it. Each question has a fresh socket, so that no late answer is taken for the next one.
+Ranks on another host have a port in place of the socket, and their address in a file of the same name.
 *Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps
 messages apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
 
@@ -40,7 +39,7 @@ _PATHS = (RECOMPUTED, LOCAL)
 
 
 class Outcome(msgspec.Struct):
-    """One line of the connector's: how a transfer's request was answered instead, or that blocks are reserved for it."""
+    """One line of the connector's: how a transfer's request was answered instead, or that it has blocks reserved."""
 
     transfer_id: str
     path: str = msgspec.field(name="outcome")

@@ -20,8 +20,8 @@ from baton.node.errors import ConnectorSilentError, NoAnswerError
 from baton.node.http.asgi import Receive, Scope, Send, send_error, send_json
 from baton.node.versions import versions
 
-# What, beside the engine, decides how vLLM's API server streams a token: equal on both nodes, or the decode node streams
-# all of them.
+# What, beside the engine, decides how vLLM's API server streams a token: equal on both nodes, or the decode node
+# streams all of them.
 _OF_STREAMS: Final = (
     "served_model_name",
     "chat_template",

@@ -29,7 +29,7 @@ async def send_error(send: Send, status: int, message: str, headers: Iterable[tu
 
 
 async def read_body(receive: Receive, send: Send, max_bytes: int | None = None) -> bytes | None:
-    """Read a request's whole body; None if the client left first, or has the answer that it is larger than `max_bytes`."""
+    """Read a request's whole body; None if the client left first, or was told that it is larger than `max_bytes`."""
     chunks: list[bytes] = []
     size = 0
     while True:

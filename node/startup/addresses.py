@@ -1,7 +1,7 @@
 """Which address peers reach a node at, and whether they can.
 
-Peers dial the advertised address for control and, on decode nodes, for data, so it must be specific, this machine's own,
-and one that the node listens on.
+Peers dial the advertised address for control and, on decode nodes, for data, so it must be specific, this machine's
+own, and one that the node listens on.
 """
 
 import fcntl

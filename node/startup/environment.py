@@ -71,7 +71,7 @@ def _find_library(package: str, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return what makes vLLM run its V1 runner where ours is wanted. Raises `StartRefusedError`: its variable asks for V2."""
+    """Return what makes vLLM run its V1 runner where ours is wanted. Raises `StartRefusedError`: V2 is asked for."""
     if choose.resolve(device, model_runner) != "baton":
         return {}
     if current.get(_RUNNER, "0").strip() != "0":

@@ -67,7 +67,7 @@ def view(node: Node) -> NodeView:
 
 
 def prefill_load(node: Node) -> float | None:
-    """Return the seconds of prompts that come through this proxy per second, and that wait; None while too little was seen."""
+    """Return the seconds of prompts that come through this proxy per second, and that wait; None: too little was seen."""
     now_s = node.clock()
     waiting = node.prompt_bytes - node.computed_prompt_bytes if node.role == "prefill" else node.own_prompt_bytes
     waiting_s = node.prefill_time.predict_s(waiting, now_s)
@@ -75,7 +75,7 @@ def prefill_load(node: Node) -> float | None:
 
 
 def decode_load(node: Node) -> float | None:
-    """Return the tokens, or the KV of running streams where that is more, of all proxies; None while too little was seen."""
+    """Return the tokens, or the KV of running streams where that is more, of all proxies; None: too little was seen."""
     used = node.inter_token.utilisation(node.target_inter_token_s, node.clock())
     load = node.info.load if node.info else None
     if load is None:

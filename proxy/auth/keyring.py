@@ -32,7 +32,7 @@ class Keyring:
         return len(self._by_name)
 
     def adopt(self, keys: Sequence[Key]) -> dict[str, list[str]]:
-        """Let these be the keys from now on; what was counted of those that stay is kept. Return names by what became of them."""
+        """Let these be the keys from now on; those that stay keep what was counted. Return what changed, by names."""
         before = {name: account.key for name, account in self._by_name.items()}
         known = {name: account for name, account in self._leaving.items() if account.is_used} | self._by_name
         by_name: dict[str, Account] = {}
@@ -50,7 +50,7 @@ class Keyring:
         }
 
     def account_of(self, headers: RawHeaders) -> Account:
-        """Return the account that a request's key opens. Raises `InvalidKeyError`: it is missing, unknown or has expired."""
+        """Return the account that a request's key opens. Raises `InvalidKeyError`: it is none, unknown or expired."""
         shown = _shown(headers)
         if shown is None:
             raise InvalidKeyError(_MISSING, Denial.MISSING)

@@ -98,7 +98,8 @@ def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRoute
         if is_operator:
             authorise(request, token)
         slow_down(for_operator=is_operator)
-        return _json(await dashboard.feed(for_operator=is_operator))
+        body = await dashboard.feed(for_operator=is_operator)
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store", **_FENCE})
 
     @operators.get(f"{PAGE}/api/transfers/{{transfer_id}}", include_in_schema=False)
     async def transfer(transfer_id: str, prefill: str, decode: str) -> dict[str, Any]:
@@ -109,7 +110,3 @@ def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRoute
 
     router.include_router(operators)
     return router
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json", headers={"cache-control": "no-store", **_FENCE})

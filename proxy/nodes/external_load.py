@@ -21,11 +21,7 @@ class ExternalLoad:
     __slots__ = ("_bytes", "_known", "_own_requests", "_requests", "prompt_bytes", "requests")
 
     def __init__(self) -> None:
-        self._known = False
-        self._requests = self._own_requests = 0.0
-        self._bytes = 0.0
-        self.requests = 0.0
-        self.prompt_bytes = 0.0
+        self.forget()
 
     def learn(self, total: NodeLoad | None, own: NodeLoad) -> None:
         """Take what a node said, and what this proxy had there at that time.

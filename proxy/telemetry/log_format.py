@@ -17,7 +17,6 @@ class TextFormat(logging.Formatter):
     """`INFO:baton.proxy.nodes.health_probe:node is ready url=http://…`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the stack of an exception."""
         line = f"{record.levelname}:{record.name}:{record.getMessage()}{as_text(fields_of(record))}"
         stack = _stack(record)
         return f"{line}\n{stack}" if stack else line

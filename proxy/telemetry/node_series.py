@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 from baton.contracts.http import METRICS_PATH
 from baton.proxy.errors import UpstreamError
@@ -14,14 +14,7 @@ from baton.proxy.nodes.node import Node
 TIMEOUT_S: Final = 2.0  # of each node; one that does not answer is left out
 FRESH_S: Final = 1.0  # a scrape within so long of another one gets the same text
 _PREFIX: Final = "vllm:"
-
-
-class Page(NamedTuple):
-    """One node's answer to `/metrics`."""
-
-    role: str
-    url: str
-    text: str
+Page = tuple[str, str, str]  # role and URL of a node, and what it answered to `/metrics`
 
 
 class NodeSeries:
@@ -51,7 +44,7 @@ class NodeSeries:
                 body = await answer.read_all()
         except UpstreamError:
             return None
-        return Page(node.role, node.url, body.decode(errors="replace")) if answer.status == HTTPStatus.OK else None
+        return (node.role, node.url, body.decode(errors="replace")) if answer.status == HTTPStatus.OK else None
 
 
 def merge(pages: Iterable[Page]) -> bytes:

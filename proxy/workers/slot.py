@@ -1,4 +1,4 @@
-"""One worker's place: its number, and the files that it shares with the others, which are replaced while they are read."""
+"""One worker's place: its number, and the files that it shares with the others, replaced while they are read."""
 
 import os
 from contextlib import suppress

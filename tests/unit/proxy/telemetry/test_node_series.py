@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.nodes.node import Node
-from baton.proxy.telemetry.node_series import FRESH_S, NodeSeries, Page, merge
+from baton.proxy.telemetry.node_series import FRESH_S, NodeSeries, merge
 from tests.support.clock import Clock
 
 TEXT = """# HELP python_info Python
@@ -28,7 +28,7 @@ baton_x 1.0
 
 def test_series_of_nodes_are_told_apart_and_stay_together() -> None:
     """Prometheus' own parser reads them; what is not vLLM's is left out."""
-    merged = merge([Page("prefill", "http://p:1", TEXT), Page("decode", "http://d:2", TEXT)]).decode()
+    merged = merge([("prefill", "http://p:1", TEXT), ("decode", "http://d:2", TEXT)]).decode()
 
     families = {family.name: family for family in text_string_to_metric_families(merged)}
     running = families["vllm:num_requests_running"]
