@@ -1,13 +1,12 @@
 """What follows from a node's role."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
 from baton.contracts.kv_transfer import Role
 
 # vLLM's words for them; a node that sends and receives is "kv_both".
-KV_ROLES: Mapping[Role, str] = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
+KV_ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def roles_of(role: Role, config: TransferConfig) -> frozenset[Role]:

@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct):
 
 
 class Snapshots(NamedTuple):
-    """What both sides of the connector say about themselves: of several engines and ranks, see `combine`."""
+    """What both sides of the connector say about themselves: of several engines and ranks, see `snapshot_merge`."""
 
     scheduler: dict[str, Any]
     worker: dict[str, Any]
@@ -70,12 +70,6 @@ def _list_files(folder: Path, pattern: str) -> list[Path]:
         return list(folder.glob(pattern))
     except OSError as exc:  # EMFILE: a folder cannot be read without a descriptor
         raise ConnectorSilentError(f"the connector's sockets cannot be listed: {exc.strerror}") from exc
-
-
-def _here_or_far(path: Path) -> Path:
-    """Return the file of an address if that is what there is in place of a socket."""
-    far = path.with_suffix(FAR_SUFFIX)
-    return far if far.exists() else path
 
 
 class ConnectorClient:
@@ -123,7 +117,9 @@ class ConnectorClient:
 
     async def runner(self) -> dict[str, Any]:
         """Return what the worker has counted of its tokens' way to the host."""
-        found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
+        sockets = [folder / RUNNER_SOCKET for folder in engine_dirs(self._runtime_dir)]
+        # There may be the file of an address in place of a socket.
+        found = [far if (far := path.with_suffix(FAR_SUFFIX)).exists() else path for path in sockets]
         return snapshot_merge.runners(await self._ask(found, SNAPSHOT_REQUEST))
 
     async def integrity(self) -> dict[str, Any]:

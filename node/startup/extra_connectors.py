@@ -5,7 +5,6 @@ hand-off rests on; `docs/decisions/0025-composition.md` has the reasons at lengt
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from baton.contracts.kv_transfer import Role
@@ -25,21 +24,19 @@ _LOADS_IN_STEP = (
     "it loads KV inside the step that needs it, and where that fails vLLM notices when a decode node may already use it"
 )
 _HANDS_OVER = "it hands prompts to other nodes, and a prompt is handed over in one way"
-_REASONS: Mapping[str, str] = MappingProxyType(
-    {
-        "BatonConnector": _BY_ITSELF,
-        "MultiConnector": _BY_ITSELF,
-        "MooncakeStoreConnector": _OWN_REFERENCES,
-        "SimpleCPUOffloadConnector": _OWN_REFERENCES,
-        "ExampleConnector": _LOADS_IN_STEP,
-        "LMCacheConnectorV1": _LOADS_IN_STEP,
-        "NixlConnector": _HANDS_OVER,
-        "NixlPullConnector": _HANDS_OVER,
-        "NixlPushConnector": _HANDS_OVER,
-        "MooncakeConnector": _HANDS_OVER,
-        "MoRIIOConnector": _HANDS_OVER,
-    }
-)
+_REASONS: Mapping[str, str] = {
+    "BatonConnector": _BY_ITSELF,
+    "MultiConnector": _BY_ITSELF,
+    "MooncakeStoreConnector": _OWN_REFERENCES,
+    "SimpleCPUOffloadConnector": _OWN_REFERENCES,
+    "ExampleConnector": _LOADS_IN_STEP,
+    "LMCacheConnectorV1": _LOADS_IN_STEP,
+    "NixlConnector": _HANDS_OVER,
+    "NixlPullConnector": _HANDS_OVER,
+    "NixlPushConnector": _HANDS_OVER,
+    "MooncakeConnector": _HANDS_OVER,
+    "MoRIIOConnector": _HANDS_OVER,
+}
 
 
 def refuse_unproven(beside: Sequence[Mapping[str, Any]], flags: Sequence[str], device: str, vllm: str) -> None:

@@ -6,46 +6,43 @@ unambiguous prefix of a flag stands for the flag.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from baton.node.errors import StartRefusedError
 
 _BESIDE = "offloading is a KV connector of its own: name it in `beside` in the node's configuration instead"
 _SETTING = "set it in the node's configuration instead"
-OWNED: Mapping[str, str] = MappingProxyType(
-    {
-        "--model": f"it was given twice; {_SETTING}",
-        "--host": f"it was given twice; {_SETTING}",
-        "--port": f"it was given twice; {_SETTING}",
-        "--uds": "a node is reached by host and port",
-        "--grpc": "a node serves HTTP",
-        "--config": "vLLM's flags belong into `vllm_args` of baton.yaml or onto the command line",
-        "--kv-transfer-config": "the node sets the connector itself; its settings are in section `transfer`",
-        "--kv-offloading-size": _BESIDE,
-        "--kv-offloading-backend": _BESIDE,
-        "--worker-cls": "the node brings a worker class of its own",
-        "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
-        "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "
-        "and KV could leave before it is written",
-        **dict.fromkeys(
-            (
-                *("--data-parallel-rank", "-dpn"),
-                *("--data-parallel-start-rank", "-dpr"),
-                *("--data-parallel-size-local", "-dpl"),
-                *("--data-parallel-external-lb", "-dpe"),
-                *("--data-parallel-hybrid-lb", "-dph"),
-                *("--data-parallel-address", "-dpa"),
-                *("--data-parallel-backend", "-dpb"),
-            ),
-            "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
+OWNED: Mapping[str, str] = {
+    "--model": f"it was given twice; {_SETTING}",
+    "--host": f"it was given twice; {_SETTING}",
+    "--port": f"it was given twice; {_SETTING}",
+    "--uds": "a node is reached by host and port",
+    "--grpc": "a node serves HTTP",
+    "--config": "vLLM's flags belong into `vllm_args` of baton.yaml or onto the command line",
+    "--kv-transfer-config": "the node sets the connector itself; its settings are in section `transfer`",
+    "--kv-offloading-size": _BESIDE,
+    "--kv-offloading-backend": _BESIDE,
+    "--worker-cls": "the node brings a worker class of its own",
+    "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
+    "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "
+    "and KV could leave before it is written",
+    **dict.fromkeys(
+        (
+            *("--data-parallel-rank", "-dpn"),
+            *("--data-parallel-start-rank", "-dpr"),
+            *("--data-parallel-size-local", "-dpl"),
+            *("--data-parallel-external-lb", "-dpe"),
+            *("--data-parallel-hybrid-lb", "-dph"),
+            *("--data-parallel-address", "-dpa"),
+            *("--data-parallel-backend", "-dpb"),
         ),
-        **dict.fromkeys(
-            ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
-            "ranks that divide a prompt's tokens cannot hand its KV off yet",
-        ),
-        "--disable-log-stats": "the proxy routes by the statistics",
-    }
-)
+        "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
+    ),
+    **dict.fromkeys(
+        ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
+        "ranks that divide a prompt's tokens cannot hand its KV off yet",
+    ),
+    "--disable-log-stats": "the proxy routes by the statistics",
+}
 
 
 _WHOLE = ("--data-parallel-size",)  # flags in their own right, though another one begins with them

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,13 +16,11 @@ from baton.proxy.nodes.views import NodeResult
 TIMEOUT_S: Final = 120.0  # of each node: an adapter may have to be fetched first
 MAX_TEXT: Final = 500  # characters of an answer that is not JSON
 
-_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(  # without which vLLM does not have the route
-    {
-        "/v1/load_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-        "/v1/unload_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-        "/reset_prefix_cache": "VLLM_SERVER_DEV_MODE",
-    }
-)
+_VARIABLES: Final[Mapping[str, str]] = {  # without which vLLM does not have the route
+    "/v1/load_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    "/v1/unload_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    "/reset_prefix_cache": "VLLM_SERVER_DEV_MODE",
+}
 FanOutPath = Literal["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"]
 
 

@@ -31,9 +31,6 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"  # that trial is under way
 
 
-OnChange = Callable[[BreakerState, str], None]
-
-
 class Breaker:
     """Judges one node in one role."""
 
@@ -41,7 +38,7 @@ class Breaker:
         self,
         config: ProxyConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_change: OnChange | None = None,
+        on_change: Callable[[BreakerState, str], None] | None = None,
     ) -> None:
         self._config = config or ProxyConfig()
         self._clock = clock

@@ -11,8 +11,6 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 1.0  # for a whole exchange: longer than a busy loop's turn, shorter than a scrape's patience
 
-Answer = Callable[[str], Awaitable[bytes]]
-
 
 class NoAnswerError(Exception):
     """A worker is not there, or too busy."""
@@ -21,7 +19,7 @@ class NoAnswerError(Exception):
 class Channel:
     """This worker's ear."""
 
-    def __init__(self, path: Path, answer: Answer) -> None:
+    def __init__(self, path: Path, answer: Callable[[str], Awaitable[bytes]]) -> None:
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None

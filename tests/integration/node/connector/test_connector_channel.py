@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from baton.kv_connector.control.status_server import OutcomeSender
-from baton.node.connector.connector_channel import MAX_OUTCOMES, ConnectorClient, Outcomes
+from baton.node.connector.connector_channel import MAX_OUTCOMES, ConnectorClient, Outcome, Outcomes
 from baton.node.errors import ConnectorFailedError, NoAnswerError
 
 Answer = Callable[..., bytes]  # from a question's frames
@@ -189,7 +189,7 @@ async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sen
     for number in range(1000):
         assert sender.send(f"a{number}", "recomputed", "peer gone")
         assert outcomes.take(f"b{number}") is None
-        assert outcomes.take(f"a{number}") == ("recomputed", "peer gone")
+        assert outcomes.take(f"a{number}") == Outcome(f"a{number}", "recomputed", "peer gone")
         assert outcomes.take(f"a{number}") is None
 
 
@@ -212,7 +212,9 @@ async def test_several_engines_and_one_that_starts_again_are_heard(outcomes: Out
     for number, each in enumerate(senders):
         each.send(f"a{number}", "recomputed", "")
         each.close()
-    assert [outcomes.take(f"a{number}") for number in range(3)] == [("recomputed", "")] * 3
+    assert [outcomes.take(f"a{number}") for number in range(3)] == [
+        Outcome(f"a{number}", "recomputed") for number in range(3)
+    ]
     again = Outcomes(runtime_dir)
     sender = OutcomeSender(runtime_dir / "outcomes.sock")
     assert sender.send("b", "recomputed", "")
@@ -235,7 +237,7 @@ async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, runtime_dir
         for transfer_id, outcome in lines.items():
             sender.send(json.dumps({"transfer_id": transfer_id, "outcome": outcome, "new": 1}).encode())
 
-        assert outcomes.take("b") == ("local", "")
+        assert outcomes.take("b") == Outcome("b", "local")
         assert outcomes.take("a") is None
 
 
