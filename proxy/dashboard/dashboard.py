@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from baton.contracts.secret import ClusterSecret
+from baton.proxy.admin import node_views
 from baton.proxy.admin.about import running_version
-from baton.proxy.admin.node_views import decode, encode
 from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
@@ -73,7 +73,7 @@ class Dashboard:
         if for_operator:
             self._nodes.start(lambda: self._recorder.is_watched)
         told = await self._worker_group.all_tell(LOOK if for_operator else GLANCE)
-        body = joined([decode(each, DashboardSnapshot) for each in told], self._worker_group.size)
+        body = joined([node_views.decode(each, DashboardSnapshot) for each in told], self._worker_group.size)
         head = {
             "format": FORMAT,
             "at": round(time.time(), 3),
@@ -90,8 +90,8 @@ class Dashboard:
         return self._snapshot(self._recorder.shown())
 
     def _snapshot(self, requests: dict[str, Any] | None) -> bytes:
-        group = self._worker_group
-        return encode(snapshot(group.number, self._members, self._admission, self._registry, requests))
+        made = snapshot(self._worker_group.number, self._members, self._admission, self._registry, requests)
+        return node_views.encode(made)
 
 
 class Offset(NamedTuple):
@@ -102,7 +102,7 @@ class Offset(NamedTuple):
 
 
 def offset(prefill: Mapping[str, float], decode: Mapping[str, float]) -> Offset | None:
-    """Return it from P's milestones and D's; None where one of the four instants is missing.
+    """Return it from P's milestones, since `scheduled`, and D's, since `arrived`; None if one of the four is missing.
 
     Both nodes timed two messages, as NTP's a question and its answer: half of the difference of the two ways is the
     most by which it can be wrong, whatever the machines' clocks say.

@@ -1,6 +1,6 @@
 """What one worker has to show, and what all of them show together. The joining is pure.
 
-Two views: *anybody's* holds what `/ready` and `/metrics` say as well; an *operator's* the rest too, as single requests.
+Two views: *anybody's* holds what `/ready` and `/metrics` say as well; an *operator's* also the rest, as single requests.
 """
 
 from collections.abc import Sequence

@@ -23,6 +23,12 @@ class ExternalLoad:
     def __init__(self) -> None:
         self.forget()
 
+    def forget(self) -> None:
+        """It is not known any more, or there is another process behind the address."""
+        self._known = False
+        self._requests = self._own_requests = self._bytes = 0.0
+        self.requests = self.prompt_bytes = 0.0
+
     def learn(self, total: NodeLoad | None, own: NodeLoad) -> None:
         """Take what a node said, and what this proxy had there at that time.
 
@@ -46,9 +52,3 @@ class ExternalLoad:
     def factor(self) -> float:
         """All requests ÷ those through this proxy."""
         return 1 + self.requests / max(self._own_requests, LEAST)
-
-    def forget(self) -> None:
-        """It is not known any more, or there is another process behind the address."""
-        self._known = False
-        self._requests = self._own_requests = self._bytes = 0.0
-        self.requests = self.prompt_bytes = 0.0
