@@ -1,6 +1,6 @@
 """The tokenizer of the embedded model: a byte-level BPE over its own text, and the chat template.
 
-Spans of the tokenised text are what `train.py` learns from and what `prompts.py` lists.
+Spans of the tokenised text are what `train.py` learns from and what the tests' `listed_prompts.py` lists.
 Nothing here needs torch; only `write` needs transformers, and imports it when called.
 """
 
@@ -54,7 +54,7 @@ def build() -> Tokenizer:
 
 
 def write(tokenizer: Tokenizer, directory: Path, context_tokens: int = CONTEXT_TOKENS) -> None:
-    from transformers import Qwen2Tokenizer  # here, as it keeps this module light for `prompts.py`
+    from transformers import Qwen2Tokenizer  # here, as it keeps this module light for those that need no transformers
 
     Qwen2Tokenizer(
         tokenizer_object=tokenizer,
