@@ -212,9 +212,8 @@ class ForkServer:
             self._closed = True
             for child in self._children.values():
                 if child.returncode is None:
-                    with suppress(
-                        ProcessLookupError
-                    ):  # what is left: the zygote's own children die with it (PDEATHSIG)
+                    # What is left: the zygote's own children die with it (PDEATHSIG).
+                    with suppress(ProcessLookupError):
                         os.killpg(child.pid, signal.SIGKILL)
                     child._end(-signal.SIGKILL)
             self._state.notify_all()

@@ -33,6 +33,7 @@ class SyncAudit:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
+        """Count this thread's waits."""
         before = getattr(self._watched, "depth", 0)
         self._watched.depth = before + 1
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-DEVICES = ("cpu", "cuda", "npu")  # and the modules here
+DEVICES = ("cpu", "cuda", "npu")  # each is also the name of a module here
 OURS, ENGINES = "Worker", "EngineWorker"
 BY_DEFAULT = ("cpu",)  # where ours has been run; it needs vLLM's V1 runner, and on a CPU that is the only one
 
@@ -22,7 +22,7 @@ def detect_device() -> str:
 
 
 def worker_class(device: str, model_runner: str = "auto") -> str:
-    """Return the import path of a device's worker class."""
+    """Return the import path of a device's worker class; `model_runner`: see `resolve`."""
     if device not in DEVICES:
         raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(DEVICES)}")
     return f"baton.model_runner.{device}.{OURS if resolve(device, model_runner) == 'baton' else ENGINES}"

@@ -115,6 +115,7 @@ class Watchdog:
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
+        """Watch what is done inside. Any thread."""
         number = next(self._numbers)
         self._calls[number] = Call(name, threading.get_ident())
         try:

@@ -41,7 +41,7 @@ class ReceiveAhead:
     def receive(self, **how: Any) -> Posted:
         """Ask for the next message, at once. Its dictionary is filled by the thread that waits for its one handle.
 
-        Raises `PipelineError`: `how` is another than before, although the message may be here already.
+        Raises `PipelineError`: `how` is another than before: the message may be here already.
         """
         if self._thread is None:
             self._how = how

@@ -31,7 +31,7 @@ class SendWindow:
         self.handles = 0  # of asynchronous sends
 
     def send(self, tensors: Tensors, **how: object) -> list[Handle]:
-        """Send without waiting for the receiver, unless it is `slots` messages behind; return no handle.
+        """Send without waiting for the receiver, unless it is `slots` messages behind; no handle that is returned has to be waited for.
 
         Raises `PipelineError`: this or an earlier send failed, or that one took too long.
         """

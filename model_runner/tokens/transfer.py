@@ -29,7 +29,10 @@ _STOP_S = 5.0
 
 
 class Counts:
-    """Times and totals of one transfer, read by any thread, for the node's `/metrics`. Two readers that end their waits at the same instant may count as one."""
+    """Times and totals of one transfer, read by any thread, for the node's `/metrics`.
+
+    Two readers that end their waits at the same instant may count as one.
+    """
 
     def __init__(self) -> None:
         self.to_host_s = Histogram(SECONDS)  # from submit to tokens on the host
@@ -63,7 +66,7 @@ class TokenTransfer:
     """See the head of this file. One thread submits."""
 
     def __init__(self, lane: StreamLane, slot_bytes: int, *, slots: int = SLOTS) -> None:
-        """Allocate slots for as many steps on their way; one that needs more than `slot_bytes` gets a larger one."""
+        """Allocate `slots` slots of `slot_bytes`, one for each step on its way; a step that needs more gets a larger one."""
         self.counts = Counts()
         self._lane = lane
         self._ring = Ring(lane, slot_bytes, slots)
@@ -93,7 +96,7 @@ class TokenTransfer:
             self._taker.join(_STOP_S)
 
     def submit(self, tensors: Tensors) -> Handle:
-        """Send a step's tensors; wait only if every slot is in use. Raises `TokenTransferError`: a step was lost."""
+        """Send a step's tensors; wait only if every slot is in use. Raises `TokenTransferError`: an earlier step was lost."""
         if self._broken is not None:
             raise self._broken
         packing = pack(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -67,7 +67,9 @@ def check_port(host: str, port: int, purpose: str, patience_s: float = 0.0) -> N
     deadline = time.monotonic() + patience_s
     while (problem := _binding_problem(host, port)) is not None:
         if problem.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
-            raise StartRefusedError(f"the {purpose} port {port} on {host} is not free: {problem.strerror}") from problem
+            how = "is not free" if problem.errno == errno.EADDRINUSE else "cannot be bound"
+            where = host or "any address"
+            raise StartRefusedError(f"the {purpose} port {port} on {where} {how}: {problem.strerror}") from problem
         time.sleep(_PORT_LOOKS_EVERY_S)
 
 

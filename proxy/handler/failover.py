@@ -17,7 +17,7 @@ from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.moves import Result
 from baton.proxy.nodes.node import Node
-from baton.proxy.planning.local_prefill import LocalPrefillQueue
+from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.planner import Failure, Planner
 from baton.proxy.planning.plans import DisaggregatedPlan, Plan

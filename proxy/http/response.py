@@ -81,9 +81,9 @@ class UpstreamResponse:
         return read[0] if len(read) == 1 else b"".join(read)
 
     async def pour(self, sink: Sink, wait_writable: Callable[[], Awaitable[None]]) -> None:
-        """Hand everything that comes to a sink, until the end: at least one byte, and whether it is the last.
+        """Hand everything that comes to a sink, until the end.
 
-        While the sink says False, the node is not read; `wait_writable` waits until it takes more.
+        The sink is given at least one byte at a time, and whether it is the last. While it says False, the node is not read; `wait_writable` waits until it takes more.
 
         Raises:
             UpstreamError: the connection ended before the answer did; what came before has been handed on.

@@ -1,13 +1,10 @@
-"""Which decode node computes a prompt itself, where no prefill node does, and where requests wait for one. No I/O.
+"""Which decode node computes a prompt itself, where no prefill node does. No I/O.
 
 None is given more than `proxy.max_own_prompt_bytes`, so that decode nodes go on making tokens when the prefill nodes
 are gone. A request that can be computed nowhere else in any case (`request/eligibility.py`) is not refused for that.
 """
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Sequence
 
 from baton.contracts.http import RECOMPUTED
 from baton.proxy.errors import NoRoomError
@@ -18,9 +15,6 @@ from baton.proxy.request.eligibility import PROMPT_LOGPROBS
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.router import Router, choice_of
-
-T = TypeVar("T")
-LOOK_S: Final = 0.05
 
 
 class LocalPrefillPlanner:
@@ -60,31 +54,3 @@ class LocalPrefillPlanner:
 
     def _with_room(self, work: Work, nodes: Sequence[Node]) -> list[Node]:
         return [node for node in nodes if self._local_policy.may_compute(work.prompt_bytes, node)]
-
-
-class LocalPrefillQueue:
-    """Where requests wait whose prefill leg failed while every decode node has as many prompts to compute as it may.
-
-    They were accepted: to refuse them now would lose what can be saved. One of them looks again and again whether there
-    is a way; the others stand in line behind it, model by model. Only models that some node serves come here.
-    """
-
-    def __init__(self) -> None:
-        self._heads: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def is_waiting(self, model: str) -> bool:
-        """Whether a request for this model waits here."""
-        head = self._heads.get(model)
-        return head is not None and head.locked()
-
-    async def wait(self, attempt: Callable[[], T], model: str, timeout_s: float) -> T:
-        """Return what `attempt` returns once it does; raise `NoRoomError` if it does not in time."""
-        try:
-            async with asyncio.timeout(timeout_s), self._heads[model]:
-                while True:
-                    try:
-                        return attempt()
-                    except NoRoomError:
-                        await asyncio.sleep(LOOK_S)
-        except TimeoutError as exc:
-            raise NoRoomError from exc

@@ -51,7 +51,7 @@ def test_a_taken_port_is_named_with_the_flag_that_moves_it(capsys: pytest.Captur
     ("host", "complaints"),
     [
         ("127.0.0.1", []),  # free; one that was in use a moment ago does not count
-        ("192.0.2.1", ["the proxy port 8000 on 192.0.2.1 is not free: Cannot assign requested address"]),
+        ("192.0.2.1", ["the proxy port 8000 on 192.0.2.1 cannot be bound: Cannot assign requested address"]),
     ],
 )
 def test_only_ports_of_this_machine_that_are_free_will_do(host: str, complaints: list[str]) -> None:

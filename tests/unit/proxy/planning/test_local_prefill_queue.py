@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from baton.proxy.errors import NoRoomError
-from baton.proxy.planning import local_prefill
-from baton.proxy.planning.local_prefill import LocalPrefillQueue
+from baton.proxy.planning import local_prefill_queue
+from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 
 
 class Room:
@@ -24,7 +24,7 @@ class Room:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_prefill, "LOOK_S", 0.001)
+    monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
 async def test_they_get_places_in_the_order_in_which_they_came() -> None:
