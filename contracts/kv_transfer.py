@@ -90,8 +90,9 @@ class TransferParams(msgspec.Struct, frozen=True, kw_only=True):
     choices: bool = False  # each of several answers to one prompt has a transfer, with its own first token
     grids: Grids = SINGLE
     first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
-    # Prefill leg: its stream goes to the client up to the first token. There the engine ends the request, by an output
-    # of its own with the finish reason "abort", so that what came before is what one server would have streamed.
+    # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever
+    # `max_tokens` says, by an output of its own with the finish reason "abort": what came before is what one server
+    # would have streamed.
     relays: bool = False
     # Tokens that the answer has, by choice; some may have none. Decode leg: the request starts with them; with `peer` ""
     # there is no transfer. Prefill leg: they follow the prompt, and all their KV but the last one's is sent with it.

@@ -98,7 +98,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         # Of the other process's sides it has none, and of a worker's none before its KV cache is allocated.
         self._scheduler = SchedulerSides(own, None, None)
-        self._worker = WorkerSides(own, None, None)
+        self._worker = WorkerSides(own, None, None, pushes_layers=False)
         self._introduced: RankAddress | None = None
         self._failed_loads = FailedLoads()
         self._status: StatusServer | None = None

@@ -2,7 +2,8 @@
 
 Inside the first write to a target Mooncake asks it for its description, and waits 60 s for a process that accepts and
 then says nothing: one that was stopped, or that a cut link hides. It does so in the thread that pushes to every decode
-rank, and no setting shortens it. So a thread of its own asks each target first, with a bound.
+rank, and no setting shortens it. So a thread of its own asks each target first, with a bound, and no write is
+handed to Mooncake before it has answered.
 """
 
 import threading

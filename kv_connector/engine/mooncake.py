@@ -83,8 +83,9 @@ class MooncakeFactory:
             protocol: Mooncake's transport; any of its devices.
             max_in_flight: Writes in flight per target, over all pushes.
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
-            ports: Ports that engines must not get, since a sender that was stopped in a push may still write to them. A
-                new receiver's are added, and once more when it is closed. `None`: those of this factory alone.
+            ports: Ports that engines must not get, those of processes before this one included; a sender that was
+                stopped in a push may still write to them. A new receiver's are added, and once more when it is closed.
+                `None`: those of this factory alone.
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
         """
         prepare_environment(host, protocol)

@@ -1,6 +1,7 @@
 """Sending through Mooncake: one `transfer_submit_write` per copy, watched with `transfer_check_status`.
 
 The batch calls spin at a full core for the whole transfer, and their -1 does not tell which copies still go on (E1).
+Nothing here waits or spins.
 
 A push fails when it has taken too long of the time in which it was looked after. A poller that was kept from looking (a
 stopped process, a machine out of memory) says nothing of the push, and copies beyond the first wait for polls.

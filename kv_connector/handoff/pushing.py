@@ -6,7 +6,8 @@ counted per layer in prompt order, relative to the first unit that D wants:
     [0, acknowledged …)   some disjoint ranges of these are being pushed
     [0, handed[layer])    given to the sender
     [0, ready[layer])     written by the device on P
-    [0, wanted)           what D asked for; a layer with a window has a *span* of its own, a part of it
+    [0, wanted)           what D asked for; a layer with a window has a *span* of its own, a part of it, where
+                          handing out begins and ends
 
 Ranges are handed out once and never overlap, so the sum of acknowledged units reaching that of all spans means that
 every wanted (layer, unit) had a push that returned 0 (I4).

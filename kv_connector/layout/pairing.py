@@ -1,7 +1,7 @@
 """Which bytes of a block here are which bytes of a block there: the layouts of one P rank and one D rank, compared.
 
 The two may divide the model's layers, heads and tokens differently: other pipeline stages, other tensor-parallel sizes,
-other blocks. What both have in common travels in *units*, the tokens of the smaller block; a unit of one region is a
+blocks of another number of tokens. What both have in common travels in *units*, the tokens of the smaller block; a unit of one region is a
 few *strips*, runs of bytes that lie in one piece on either side. Where nothing differs, both are the whole block.
 
 Pure, plain integers. `pair` refuses what cannot be mapped, before any byte moves.

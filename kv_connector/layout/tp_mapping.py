@@ -19,7 +19,7 @@ from baton.contracts.kv_transfer import Grid
 def heads_of(heads: int, tp_size: int, tp: int) -> range:
     """Return which of a layer's KV heads one tensor-parallel rank has; a cache that all have whole, as MLA's, counts 1.
 
-    There is at least one; `tp_size` divides `heads` or is a multiple of it.
+    There is at least one head; `tp_size` divides `heads` or is a multiple of it.
 
     Source:
         vLLM's `QKVParallelLinear`: `num_kv_head_replicas`, and `ModelConfig.get_num_kv_heads`.

@@ -1,6 +1,7 @@
 """Which transfers are verified, and what is said about one that is not what was sent.
 
-The prefill node decides, by its `kv_verify` and the transfer's id; the decode node checks whatever a `Commit` carries.
+The prefill node decides, by its own `kv_verify` and from the transfer's id alone. The decode node checks whatever a
+`Commit` carries, so the two cannot disagree.
 """
 
 from collections.abc import Iterable, Sequence

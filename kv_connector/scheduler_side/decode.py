@@ -257,11 +257,12 @@ class DecodeScheduler:
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
 
-        The engine must keep stepping then: a step gives the blocks back, at the latest after `quarantine_max_s`.
+        The engine must keep stepping then, even with no request left: a step gives the blocks back, at the latest after `quarantine_max_s`.
         """
         return len(self._ledger) > 0
 
     def snapshot(self) -> dict[str, Any]:
+        """State for the node API; called from another thread."""
         now = time.monotonic()
         return {
             "block_size": self._block_tokens,

@@ -17,7 +17,6 @@ from baton.kv_connector.protocol.verification import runs
 from baton.kv_connector.scheduler_side.history import BlockHistory
 from baton.kv_connector.scheduler_side.integrity import Finding, compare
 from baton.kv_connector.scheduler_side.pool_views import PoolViews
-from baton.kv_connector.scheduler_side.tracking import scheduled_in
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
@@ -65,7 +64,10 @@ class IntegrityCheck:
     def step_begins(self, output: "SchedulerOutput") -> None:
         self._begun += 1
         self._looked = False
-        for request_id, groups, _ in scheduled_in(output):
+        cached = output.scheduled_cached_reqs
+        given = [(new.req_id, new.block_ids) for new in output.scheduled_new_reqs]
+        given += [pair for pair in zip(cached.req_ids, cached.new_block_ids, strict=True) if pair[1]]
+        for request_id, groups in given:
             for blocks in groups:
                 self.history.note("given to", request_id, blocks)
 

@@ -200,6 +200,7 @@ class PrefillScheduler:
                 self._prompts.pop(tracked.transfer_id, None)
 
     def snapshot(self) -> dict[str, Any]:
+        """State for the node API; called from another thread."""
         held = [(request_id, tracked, "held") for request_id, tracked in list(self._held.items())]
         live = [
             (request_id, tracked, tracked.state.name.lower()) for request_id, tracked in list(self._requests.items())

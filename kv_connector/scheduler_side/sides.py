@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerSides:
-    """What the facade calls; without a side nothing happens."""
+    """What the facade calls; without a side the hooks do nothing."""
 
     def __init__(self, role: Role, prefill: PrefillScheduler | None, decode: DecodeScheduler | None) -> None:
         """`role`: the node's own, whose side is shown first."""

@@ -1,6 +1,6 @@
 """The thread that computes digests, so that neither the state machine nor the control thread waits for a device.
 
-One transfer after the other: digests are a check, not a second load on the device.
+It is told what to read while the caller holds its lock, and answers without. One transfer after the other: digests are a check, not a second load on the device.
 """
 
 import logging

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WorkerSides:
-    """What the facade calls; without a side nothing happens."""
+    """What the facade calls; without a side the hooks do nothing."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class WorkerSides:
         prefill: PrefillWorker | None,
         decode: DecodeWorker | None,
         *,
-        pushes_layers: bool = False,
+        pushes_layers: bool,
         rank: int = 0,
         described: Mapping[str, Any] | None = None,
     ) -> None:
