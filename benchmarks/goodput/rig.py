@@ -23,6 +23,11 @@ V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
 PERIOD_US: Final = 5000
 EMPTY_S: Final = 5.0  # for the processes that were ended to be gone
+KV_CACHE_BYTES: Final = 256 << 20
+BATCHED_TOKENS: Final = 2048
+CORES: Final = 2
+ROLES: Final = "baton.deploy.roles.command:main"
+PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
 
 class QuotaError(BenchError):
@@ -89,13 +94,6 @@ class CpuQuota:
             return (self._folder / "cgroup.procs").read_text().split()
         except OSError:
             return []
-
-
-KV_CACHE_BYTES: Final = 256 << 20
-BATCHED_TOKENS: Final = 2048
-CORES: Final = 2
-ROLES: Final = "baton.deploy.roles.command:main"
-PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,12 @@ STOP_TIMEOUT_S: Final = 10.0
 PROXY: Final = "baton.proxy.__main__:main"
 VLLM: Final = "benchmarks.overlap.targets:vllm_server"
 ENGINE: Final = "VLLM::Engine"  # how the names of vLLM's engines begin
+PREFILL_CORE: Final = 0
+DECODE_CORE: Final = 1
+KV_CACHE_BYTES: Final = 256 << 20
+FIRST_PORT: Final = 8100  # in the namespaces every port is free
+EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
+_COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +165,6 @@ async def processes(forkserver: ForkServer, folder: Path, *, timeout_s: float) -
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
-
-
-PREFILL_CORE: Final = 0
-DECODE_CORE: Final = 1
-KV_CACHE_BYTES: Final = 256 << 20
-FIRST_PORT: Final = 8100  # in the namespaces every port is free
-EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
-_COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
 
 
 class Servers:

@@ -14,6 +14,7 @@ from benchmarks.usage import OtherCpu
 MIN_TOKEN: Final = 10  # of the embedded tokenizer's 1,024: no special ones
 MAX_TOKEN: Final = 1000
 GLANCE_S: Final = 0.4  # how long one looks to see whether the machine is quiet
+_Round = tuple[float, dict[str, Sample]]  # CPU that others used in it, in cores; samples by subject
 
 
 class MeasureError(BenchError):
@@ -36,9 +37,6 @@ class Effort:
     extra_rounds: int  # per cell, to replace rounds that failed or in which others used the CPU
     max_other_cores: float  # above it a round is taken again
     patience_s: float = 0.0  # before each round, for the machine to become quiet
-
-
-_Round = tuple[float, dict[str, Sample]]  # CPU that others used in it, in cores; samples by subject
 
 
 def prompts(seed: int | None) -> Callable[[int], list[int]]:

@@ -20,6 +20,10 @@ from benchmarks.overlap.figures import Sample
 from benchmarks.overlap.session import MeasureError
 
 COMPLETIONS: Final = "/v1/completions"
+SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
+_TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
+_PREFILL_SECONDS: Final = "vllm:request_prefill_time_seconds_sum"
+WireBytes = Callable[[], int]  # bytes that P has put onto the data link so far
 
 
 class Answer(NamedTuple):
@@ -56,13 +60,6 @@ async def read_stream(http: aiohttp.ClientSession, url: str, body: bytes, times:
             return Answer(began, times, {name.lower(): value for name, value in response.headers.items()})
     except (aiohttp.ClientError, TimeoutError) as exc:
         raise MeasureError(f"{type(exc).__name__}: {exc}") from exc
-
-
-SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
-_TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
-_PREFILL_SECONDS: Final = "vllm:request_prefill_time_seconds_sum"
-
-WireBytes = Callable[[], int]  # bytes that P has put onto the data link so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ STOP_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 60.0
 _LENGTH: Final = b"\r\ncontent-length:"
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
+SETTLE_S: Final = 5.0  # how long a leg may outlast its request
+Dialect = Literal["baton", "vllm"]
 
 
 class Cores:
@@ -100,10 +102,6 @@ async def collector() -> AsyncIterator[Collector]:
         yield made
     finally:
         server.close()
-
-
-SETTLE_S: Final = 5.0  # how long a leg may outlast its request
-Dialect = Literal["baton", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

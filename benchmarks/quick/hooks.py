@@ -50,6 +50,11 @@ _FINGERPRINT: Final = Fingerprint(
     attention="a",
     block_size_tokens=BLOCK_TOKENS,
 )
+CHUNK_BLOCKS: Final = 32  # that a step computes, of all requests together
+STEPS: Final = 4  # of a prompt
+PAUSE_S: Final = 0.02  # before a batch, for the reservations to be taken in
+PYTHON_S: Final = 0.0003  # of each layer, holding the GIL
+_HASHED: Final = bytes(600_000)  # about 0.7 ms without the GIL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +175,6 @@ class PrefillRank:
 
 
 SHAPE: Final = KvShape(layers=32, blocks=256, block_bytes=4096)
-CHUNK_BLOCKS: Final = 32  # that a step computes, of all requests together
-STEPS: Final = 4  # of a prompt
-PAUSE_S: Final = 0.02  # before a batch, for the reservations to be taken in
-PYTHON_S: Final = 0.0003  # of each layer, holding the GIL
-_HASHED: Final = bytes(600_000)  # about 0.7 ms without the GIL
 
 
 class Case:

@@ -14,6 +14,8 @@ import httptools
 from baton.loadtest.errors import UsageError
 
 FRESH_S: Final = 60.0
+_NO_STATUS: Final = 0
+IDLE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,6 @@ def parse_address(url: str) -> Address:
     tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     return Address(host=parts.hostname, port=port or (443 if tls else 80), tls=tls, prefix=prefix)
-
-
-_NO_STATUS: Final = 0
 
 
 class WireError(Exception):
@@ -161,9 +160,6 @@ class Connection(asyncio.Protocol):
             self._answered.set_result(None)
         else:
             self._answered.set_exception(error)
-
-
-IDLE_S: Final = 2.0
 
 
 class Client:

@@ -10,6 +10,8 @@ from baton.loadtest.measures.record import LATENCIES
 from baton.loadtest.measures.serving import is_good
 from baton.loadtest.result import StageResult
 
+SLICES: Final = 20
+
 
 class Units(Protocol):
     """What is resampled."""
@@ -111,9 +113,6 @@ class Weighted:
             if found is not None and passed > second:
                 return found, value
         raise AssertionError("ranks lie within what was taken")
-
-
-SLICES: Final = 20
 
 
 class Metric(NamedTuple):

@@ -14,6 +14,7 @@ from baton.loadtest.measures.record import KINDS, LATENCIES, STATUS, Record
 
 NAMES: Final = ("ttft", "tpot", "e2el")
 _PATHS: Final = (DISAGGREGATED, LOCAL, RECOMPUTED)
+REFILL_S: Final = 0.05
 
 
 def parse_slos(words: Sequence[str]) -> dict[str, float]:
@@ -132,9 +133,6 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
 
 def _end(record: Record) -> float:
     return record.started_s + (record.latency_s or 0.0)
-
-
-REFILL_S: Final = 0.05
 
 
 class Stage(NamedTuple):

@@ -20,6 +20,20 @@ from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Rol
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 _JSON: Final = "application/json"
+SGLANG_ROOM: Final = "bootstrap_room"
+_NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
+_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
+_NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
+_MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
+_FINGERPRINT = Fingerprint(
+    weights="mock",
+    dtype="bfloat16",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="mock",
+    attention="mock",
+    block_size_tokens=16,
+)
 
 
 class RefusedError(Exception):
@@ -107,22 +121,6 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     raise RefusedError(400, f"{name}: Input should be a valid boolean")
-
-
-SGLANG_ROOM: Final = "bootstrap_room"
-_NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
-_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
-_NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
-_MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
-_FINGERPRINT = Fingerprint(
-    weights="mock",
-    dtype="bfloat16",
-    kv_cache_dtype="auto",
-    quantization="none",
-    rope="mock",
-    attention="mock",
-    block_size_tokens=16,
-)
 
 
 def describe(role: Role, port: int) -> NodeInfo:

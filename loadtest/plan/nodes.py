@@ -22,6 +22,8 @@ from typing import Final, NamedTuple
 from baton.loadtest.plan.calibration import Decode, Prefill
 from baton.loadtest.plan.demand import Job
 
+EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begun get room (`early_reserve_share`)
+
 
 class Chunk(NamedTuple):
     """What a step computes of a prompt."""
@@ -134,9 +136,6 @@ class PrefillNode:
                 self._cached_tokens += job.demand.block_tokens
         while self._cached_tokens > limit:
             self._cached_tokens -= cache.popitem(last=False)[1]
-
-
-EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begun get room (`early_reserve_share`)
 
 
 def step_s(speed: Decode, sequences: int, context: float) -> float:

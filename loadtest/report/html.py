@@ -57,6 +57,7 @@ STYLE: Final = (
     + "".join(f".{css} {{ fill: var({colour}); color: var({colour}); }}\n" for css, colour in _BARS.items())
     + "".join(f".line.s{n} {{ stroke: var(--s{n}); }} .mark.s{n} {{ fill: var(--s{n}); }}\n" for n in range(COLOURS))
 )
+_ROW: Final = 24  # height of a line of the key, which stands below the drawing
 
 
 def html_report(result: Result) -> str:
@@ -141,9 +142,6 @@ def _latencies(result: Result) -> list[str]:
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
         parts.append(figure(picture) + table_html(table))
     return parts
-
-
-_ROW: Final = 24  # height of a line of the key, which stands below the drawing
 
 
 def standalone(picture: Picture, names: Sequence[str]) -> str:

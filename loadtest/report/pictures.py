@@ -21,6 +21,21 @@ from baton.loadtest.result import Result, StageResult
 POINTS: Final = 200  # of a distribution
 ROWS: Final = 300  # of a timeline
 LEAST: Final = 60.0  # height of one
+LEG_ROWS: Final = 20  # of a picture of legs
+_ROW: Final = 26.0  # height of the legs of one request
+_AFTER: Final = 1.1  # so much of the time to the slowest first token is shown
+KEYS: Final = (
+    ("way", "on the way to the decode node: network, proxy and its queue"),
+    ("waits", "waiting for KV"),
+    ("steps", "from COMMIT to the first token"),
+    ("tokens", "tokens"),
+    ("prefill", "prefill leg"),
+    ("pushes", "pushes"),
+)
+_NOTE: Final = (
+    "A gap before the prefill leg is the prompt's way to that node and its queue. Nodes and client are put on one axis by "
+    "wall clock: between machines this is as right as their clocks agree."
+)
 
 
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
@@ -138,23 +153,6 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
         )
         found.append(plots.line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
     return found
-
-
-LEG_ROWS: Final = 20
-_ROW: Final = 26.0
-_AFTER: Final = 1.1  # so much of the time to the slowest first token is shown
-KEYS: Final = (
-    ("way", "on the way to the decode node: network, proxy and its queue"),
-    ("waits", "waiting for KV"),
-    ("steps", "from COMMIT to the first token"),
-    ("tokens", "tokens"),
-    ("prefill", "prefill leg"),
-    ("pushes", "pushes"),
-)
-_NOTE: Final = (
-    "A gap before the prefill leg is the prompt's way to that node and its queue. Nodes and client are put on one axis by "
-    "wall clock: between machines this is as right as their clocks agree."
-)
 
 
 class Stretch(NamedTuple):

@@ -17,6 +17,14 @@ WIDE: Final = 20.0  # largest value ÷ median: beyond it, a scale from 0 would s
 _STEPS: Final = (1, 2, 2.5, 5, 10)
 _FEW_DECADES: Final = 2
 _MANY_DECADES: Final = 6
+WIDTH: Final = 720
+HEIGHT: Final = 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 60  # margins
+COLOURS: Final = 6
+_NO_VALUES: Final = (
+    f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
+)
+_DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
 class Scale(NamedTuple):
@@ -68,16 +76,6 @@ def _step(value: float) -> float:
     """Return a round number that fits about five times."""
     power = 10.0 ** math.floor(math.log10(value / 5))
     return next(step * power for step in _STEPS if step * power >= value / 5 * (1 - 1e-9))
-
-
-WIDTH: Final = 720
-HEIGHT: Final = 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 60  # margins
-COLOURS: Final = 6
-_NO_VALUES: Final = (
-    f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
-)
-_DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
 class Series(NamedTuple):

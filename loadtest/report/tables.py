@@ -8,6 +8,13 @@ from baton.loadtest.measures.record import LATENCIES
 from baton.loadtest.measures.serving import REFILL_S, Serving, Stable, errors_by_kind, paths, serving, stable
 from baton.loadtest.result import HISTOGRAMS, NodeFigures, Result, StageResult
 
+TITLES: Final = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+}
+
 
 class Figures(NamedTuple):
     """What the reports show of a stage."""
@@ -60,14 +67,6 @@ def as_plain(found: Figures) -> dict[str, Any]:
 
 def spreads(served: Serving) -> dict[str, Spread]:
     return {name: getattr(served, name) for name in LATENCIES}
-
-
-TITLES: Final = {
-    "ttft": ("TTFT", "Time to First Token"),
-    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
-    "itl": ("ITL", "Inter-token Latency"),
-    "e2el": ("E2EL", "End-to-end Latency"),
-}
 
 
 class Table(NamedTuple):

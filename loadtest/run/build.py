@@ -25,6 +25,7 @@ REQUESTS: Final = 100  # unless the command line, or a file's length, says other
 SECONDS: Final = 600.0  # likewise; a trace takes as long as it takes
 INPUT_TOKENS: Final = 512
 OUTPUT_TOKENS: Final = 128
+UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 def parser() -> words.Parser:
@@ -141,9 +142,6 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError("--extra-body is no JSON object")
     return value
-
-
-UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

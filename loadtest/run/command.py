@@ -35,6 +35,12 @@ from baton.loadtest.run.loops import Closed, CostMeter, Loop, progress, warm_up
 from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token
 from baton.loadtest.traffic.script import Form, Source
 
+COLUMNS: Final = (  # of the requests in CSV
+    *("stage", "index", "conversation", "turn", "due_s", "queued_s", "started_s", "ended_s"),
+    *("ttft_s", "tpot_s", "latency_s", "input_tokens", "output_tokens", "asked_output_tokens"),
+    *("status", "error", "detail", "path"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     given = parse(argv, os.environ)
@@ -172,13 +178,6 @@ def _refuse_nothing(records: Sequence[Record], when: str = "") -> None:
     raise RunError(
         f"{when}no request was completed: {n} of {len(records)} failed with {kind}" + (f" ({detail})" * bool(detail))
     )
-
-
-COLUMNS: Final = (  # of the requests in CSV
-    *("stage", "index", "conversation", "turn", "due_s", "queued_s", "started_s", "ended_s"),
-    *("ttft_s", "tpot_s", "latency_s", "input_tokens", "output_tokens", "asked_output_tokens"),
-    *("status", "error", "detail", "path"),
-)
 
 
 def with_figures(result: Result) -> Result:

@@ -22,6 +22,9 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.result import ClientCost
 from baton.loadtest.traffic.script import Ask, Script, Source
 
+EVERY_S: Final = 0.5
+SAMPLE_S: Final = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
@@ -167,10 +170,6 @@ async def ask_each(exchange: Exchange, asks: Iterator[tuple[int, Ask]], at_once:
         for _ in range(at_once):
             group.create_task(user())
     return answers
-
-
-EVERY_S: Final = 0.5
-SAMPLE_S: Final = 0.05
 
 
 @asynccontextmanager

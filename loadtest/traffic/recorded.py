@@ -24,6 +24,9 @@ from baton.loadtest.traffic.made_up import Making
 from baton.loadtest.traffic.script import Ask, Prompt, Script
 
 _OURS: Final = ("model", "stream", "stream_options", "n", "prompt", "messages", "max_tokens", "max_completion_tokens")
+BLOCK_TOKENS: Final = 512  # tokens per hash id
+CONVERSATION: Final = Path(__file__).parents[1] / "traces" / "mooncake_conversation_2000.jsonl.gz"
+NO_LIMIT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,6 @@ def _prompt(fields: Mapping[str, Any], *, chat: bool) -> Prompt:
 
 def _are_ids(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
-
-
-BLOCK_TOKENS: Final = 512  # tokens per hash id
-CONVERSATION: Final = Path(__file__).parents[1] / "traces" / "mooncake_conversation_2000.jsonl.gz"
-NO_LIMIT: Final = 1 << 62
 
 
 class TracedRequest(msgspec.Struct, frozen=True):
