@@ -74,6 +74,7 @@ def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], fl
 
 
 above_0 = _number("above 0", lambda value: 0 < value < math.inf)
+above_0_to_1 = _number("above 0 and at most 1", lambda value: 0 < value <= 1)
 above_0_or_inf = _number("above 0", lambda value: value > 0)
 not_negative = _number("0 or more", lambda value: 0 <= value < math.inf)
 share = _number("at least 0 and below 1", lambda value: 0 <= value < 1)

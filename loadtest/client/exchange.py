@@ -17,6 +17,7 @@ from baton.loadtest.traffic.script import Ask, Form
 
 _DONE: Final = b"[DONE]"
 _DETAIL_CHARS: Final = 300
+_ERROR_BYTES: Final = 65_536  # of an error's body are kept
 
 
 class _Delta(msgspec.Struct):
@@ -55,6 +56,9 @@ class AnswerStream:
     """What has come of one answer."""
 
     def __init__(self) -> None:
+        self.status: int | None = None
+        self.path = self.transfer_id = ""
+        self.error_body = b""
         self.first_s: float | None = None  # when the first token came
         self.last_s = 0.0
         self.gaps_s: list[float] = []
@@ -65,6 +69,16 @@ class AnswerStream:
         self.detail = ""
         self.done = False
         self._rest = b""
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        self.status, self.path = status, headers.get(PATH_HEADER, "")
+        self.transfer_id = headers.get(TRANSFER_HEADER, "")
+
+    def on_body(self, data: bytes, now_s: float) -> None:
+        if self.status == 200:
+            self.feed(data, now_s)
+        elif len(self.error_body) < _ERROR_BYTES:
+            self.error_body += data
 
     def feed(self, data: bytes, now_s: float) -> None:
         if b"\r" in data or b"\r" in self._rest:
@@ -132,9 +146,6 @@ def error_words(body: bytes) -> str:
     return _words(inner)[:_DETAIL_CHARS]
 
 
-_ERROR_BYTES: Final = 65_536  # of an error's body are kept
-
-
 class Answered(NamedTuple):
     """A request's record, and the text that came."""
 
@@ -150,24 +161,6 @@ class Timing(NamedTuple):
     queued_s: float = 0.0
 
 
-class _Answer(AnswerStream):
-    """The sink of one exchange."""
-
-    status: int | None = None
-    path = transfer_id = ""
-    error_body = b""
-
-    def on_head(self, status: int, headers: dict[str, str]) -> None:
-        self.status, self.path = status, headers.get(PATH_HEADER, "")
-        self.transfer_id = headers.get(TRANSFER_HEADER, "")
-
-    def on_body(self, data: bytes, now_s: float) -> None:
-        if self.status == 200:
-            self.feed(data, now_s)
-        elif len(self.error_body) < _ERROR_BYTES:
-            self.error_body += data
-
-
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """Asks one server in one form."""
@@ -180,7 +173,7 @@ class Exchange:
 
     async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:
         """Send a request and wait for its end. The clock starts before the connection is sought."""
-        answer, failure, detail = _Answer(), "", ""
+        answer, failure, detail = AnswerStream(), "", ""
         began_s = time.perf_counter()
         try:
             await self.client.ask("POST", self.form.path, body, answer)

@@ -17,6 +17,16 @@ from baton.loadtest.report.text import about, table_text
 from baton.loadtest.result import Result, StageResult, read_result
 
 TOLERANCE: Final = 0.02  # by which mean lengths may differ
+SCHEMA_VERSION: Final = 1
+BETTER: Final = "better"
+WORSE: Final = "worse"
+SAME: Final = "no difference"
+TOO_FEW: Final = "too few"
+_NOTE: Final = (
+    "B against A. An interval holds the difference that chance alone would move so far, were the same server asked again "
+    "in the same state; other runs of the same server may differ by more. {confidence:.0%} each, so about one verdict in "
+    "{one_in:.0f} is wrong where nothing differs. Too few: fewer than 10 values, or 100 for a P99."
+)
 
 
 def obstacles(a: Result, b: Result) -> list[str]:
@@ -49,18 +59,6 @@ def _lengths(one: StageResult, other: StageResult) -> list[str]:
         if abs(first - second) > TOLERANCE * max(first, second):
             found.append(f"{name} of {one.label} were {first:.1f} tokens in A and {second:.1f} in B on average")
     return found
-
-
-SCHEMA_VERSION: Final = 1
-BETTER: Final = "better"
-WORSE: Final = "worse"
-SAME: Final = "no difference"
-TOO_FEW: Final = "too few"
-_NOTE: Final = (
-    "B against A. An interval holds the difference that chance alone would move so far, were the same server asked again "
-    "in the same state; other runs of the same server may differ by more. {confidence:.0%} each, so about one verdict in "
-    "{one_in:.0f} is wrong where nothing differs. Too few: fewer than 10 values, or 100 for a P99."
-)
 
 
 class Finding(NamedTuple):
@@ -113,14 +111,10 @@ def compare(a: Result, b: Result, *, resamples: int, seed: int, confidence: floa
         found |= differences(Slices(one), Slices(other), resamples=resamples, seed=seed, confidence=confidence)
         for metric in METRICS:
             if metric.name in found:
-                few = min(_values(each, stage, metric) for each, stage in zip(requests, (one, other), strict=True))
+                few = min(each.values.get(metric.name.partition(" ")[2], each.size) for each in requests)
                 verdict = judge(found[metric.name].difference, metric) if few >= metric.least else TOO_FEW
                 findings.append(Finding(one.label, metric, found[metric.name], verdict))
     return findings
-
-
-def _values(requests: Requests, stage: StageResult, metric: Metric) -> int:
-    return requests.values.get(metric.name.partition(" ")[2], len(stage.records))
 
 
 def judge(difference: Interval, metric: Metric) -> str:

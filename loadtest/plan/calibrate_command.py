@@ -34,6 +34,9 @@ from baton.loadtest.traffic.script import Form
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
 USERS: Final = (1, 2, 4, 8)
 _POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
+_WARM_UP: Final = 3  # requests
+_MANY: Final = 8  # users whose prompts share steps
+_SHORT: Final = 2  # lengths of which there are such
 
 
 def parser() -> words.Parser:
@@ -103,11 +106,6 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
         client.close()
     about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
     return msgspec.structs.replace(rows.with_overheads(steps, mixed), about=about)
-
-
-_WARM_UP: Final = 3  # requests
-_MANY: Final = 8  # users whose prompts share steps
-_SHORT: Final = 2  # lengths of which there are such
 
 
 class NodeState(NamedTuple):
@@ -209,11 +207,11 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-async def _known(given: argparse.Namespace, before: NodeState) -> rows.Known:
+async def _known(given: argparse.Namespace, before: NodeState) -> Calibration:
     """Return what is not measured; `before`: the prefill node as it was."""
     after, decode = await node_state(given.prefill_metrics), await node_state(given.decode_metrics)
     tokens = after.prompt_tokens - before.prompt_tokens
-    return rows.Known(
+    return Calibration(
         prefill=Prefill(
             step_s=0.0,
             token_s=0.0,

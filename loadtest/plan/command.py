@@ -21,6 +21,8 @@ from baton.loadtest.run import build
 SCHEMA_VERSION: Final = 1
 TARGET: Final = 0.9
 MOST_NODES: Final = 4096
+STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
+Share = Callable[[Shape], float]  # of requests that kept every promise
 
 
 def parser() -> words.Parser:
@@ -30,7 +32,7 @@ def parser() -> words.Parser:
     add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
     target = "share of requests that must keep every SLO (%(default)s)"
-    add("--target", type=_target, default=TARGET, metavar="X", help=target)
+    add("--target", type=words.above_0_to_1, default=TARGET, metavar="X", help=target)
     add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
     add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
     add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
@@ -73,10 +75,6 @@ def _recommend(
     prices = Prices(given.prefill_cost, given.decode_cost)
     chosen = cheapest(share, target=given.target, most=most, prices=prices)
     return chosen, neighbours(chosen, most)
-
-
-STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
-Share = Callable[[Shape], float]  # of requests that kept every promise
 
 
 class Prices(NamedTuple):
@@ -235,13 +233,6 @@ def _conflicts(given: argparse.Namespace) -> list[str]:
         (not given.nodes and not given.goodput, "say what is promised with --goodput, or predict with --nodes"),
     )
     return [sentence for broken, sentence in rules if broken]
-
-
-def _target(text: str) -> float:
-    value = words.above_0(text)
-    if value > 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is above 1")
-    return value
 
 
 def _shapes(text: str) -> list[Shape]:

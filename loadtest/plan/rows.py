@@ -19,7 +19,7 @@ import msgspec
 
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
-from baton.loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
+from baton.loadtest.plan.calibration import Calibration, Decode, Fit
 from baton.loadtest.plan.demand import Demand
 from baton.loadtest.plan.nodes import step_s
 from baton.loadtest.plan.simulate import Shape, simulate
@@ -27,6 +27,23 @@ from baton.loadtest.plan.simulate import Shape, simulate
 _SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
 _REFITS: Final = 2  # after a first one, relative to what was measured
 _LEAST: Final = 0.1  # of what was measured: nothing is fitted as smaller, for weighing
+PREFILL: Final = {  # field of a `Prefill` → what it is called in errors
+    "step_s": "the step",
+    "prompt_s": "the prompt",
+    "token_s": "the token",
+    "token_context_s": "the context",
+}
+DECODE: Final = {  # likewise of a `Decode`
+    "step_s": "the step",
+    "sequence_s": "the sequence",
+    "several_s": "the second sequence",
+    "context_token_s": "the context",
+    "arrival_s": "the arrival",
+}
+MIXED_BUSY: Final = 0.4  # of the busier node, in the mixed run
+OVERHEADS: Final = ("the overhead", "others on P", "others on D")
+FEW: Final = 5  # requests that met others on a node, or none, from which nothing is concluded
+BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
 
 
 class Row(NamedTuple):
@@ -120,25 +137,6 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-PREFILL: Final = {  # field of a `Prefill` → what it is called in errors
-    "step_s": "the step",
-    "prompt_s": "the prompt",
-    "token_s": "the token",
-    "token_context_s": "the context",
-}
-DECODE: Final = {  # likewise of a `Decode`
-    "step_s": "the step",
-    "sequence_s": "the sequence",
-    "several_s": "the second sequence",
-    "context_token_s": "the context",
-    "arrival_s": "the arrival",
-}
-MIXED_BUSY: Final = 0.4  # of the busier node, in the mixed run
-OVERHEADS: Final = ("the overhead", "others on P", "others on D")
-FEW: Final = 5  # requests that met others on a node, or none, from which nothing is concluded
-BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
-
-
 class PrefillCell(NamedTuple):
     """Requests of one prompt length that ask for one token each."""
 
@@ -147,24 +145,17 @@ class PrefillCell(NamedTuple):
     in_line: Mapping[int, Sequence[Record]]  # by users, two or more
 
 
-class Known(NamedTuple):
-    """What is not fitted."""
-
-    prefill: Prefill  # its limits
-    decode: Decode  # likewise
-    link: Link
-
-
-def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
+def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Calibration) -> Calibration:
+    """Fit the times of a calibration; its limits and its link are `known`."""
     by_decode = fit(decode_rows(decode), [*DECODE.values()], "decode")
     speed = msgspec.structs.replace(known.decode, **dict(zip(DECODE, by_decode.coefficients, strict=True)))
     names = [*PREFILL.values(), OVERHEADS[0]]
     by_prefill = fit(prefill_rows(prefill, speed, known), names, "prefill", signed={OVERHEADS[0]})
     *times_s, overhead_s = by_prefill.coefficients
-    return Calibration(
+    return msgspec.structs.replace(
+        known,
         prefill=msgspec.structs.replace(known.prefill, **dict(zip(PREFILL, times_s, strict=True))),
         decode=speed,
-        link=known.link,
         overhead_s=overhead_s,
         fits={"prefill": by_prefill.quality, "decode": by_decode.quality},
     )
@@ -207,7 +198,7 @@ def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[tuple
         yield met, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
 
 
-def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
+def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Calibration) -> list[Row]:
     """Return the equations for P's steps and the overhead.
 
     Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So

@@ -5,9 +5,9 @@ than that between two looks some are missed. The events stand on wall clock, and
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,44 +23,35 @@ from baton.loadtest.result import HISTOGRAMS, HistogramMean, Legs, NodeFigures
 from baton.loadtest.run.loops import beside
 
 _TRANSFERS: Final = "baton_transfers_total"
-
-
-@dataclass(slots=True)
-class Scrape:
-    """One look at a node."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-    transfers: dict[str, float] = field(default_factory=dict)
+LOOK_EVERY_S: Final = 1.0
+Scrape = defaultdict[tuple[str, str], float]  # one look at a node: kind and short name, or outcome of transfers → value
 
 
 def parse_scrape(text: str) -> Scrape:
     """Read what is of interest, summed over other labels. Raises `ValueError`: it is not in Prometheus' format."""
-    scrape, wanted = Scrape(), {series: name for name, series in HISTOGRAMS.items()}
+    scrape: Scrape = defaultdict(float)
+    wanted = {f"{series}_{kind}": (kind, name) for name, series in HISTOGRAMS.items() for kind in ("sum", "count")}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            series, _, kind = sample.name.rpartition("_")
             if sample.name == _TRANSFERS:
-                outcome = sample.labels.get("outcome", "")
-                scrape.transfers[outcome] = scrape.transfers.get(outcome, 0.0) + sample.value
-            elif series in wanted and kind in ("sum", "count"):
-                into = scrape.sums if kind == "sum" else scrape.counts
-                into[wanted[series]] = into.get(wanted[series], 0.0) + sample.value
+                scrape["transfers", sample.labels.get("outcome", "")] += sample.value
+            elif sample.name in wanted:
+                scrape[wanted[sample.name]] += sample.value
     return scrape
 
 
 def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
     """Return what happened in between. A count that fell means that the node was restarted: then nothing is known."""
-    for name, count in (*before.counts.items(), *before.transfers.items()):
-        if after.counts.get(name, after.transfers.get(name, 0.0)) < count:
-            return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
-    means = {}
-    for name, count in after.counts.items():
-        n = count - before.counts.get(name, 0.0)
-        if n:
-            means[name] = HistogramMean(int(n), (after.sums.get(name, 0.0) - before.sums.get(name, 0.0)) / n)
-    moved = {name: int(total - before.transfers.get(name, 0.0)) for name, total in after.transfers.items()}
-    return NodeFigures(url=url, histograms=means, transfers={name: n for name, n in moved.items() if n})
+    moved = {key: after[key] - before[key] for key in {**after, **before}}
+    if any(n < 0 for (kind, _), n in moved.items() if kind != "sum"):
+        return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
+    means = {
+        name: HistogramMean(int(n), moved["sum", name] / n)
+        for (kind, name), n in moved.items()
+        if kind == "count" and n
+    }
+    transfers = {outcome: int(n) for (kind, outcome), n in moved.items() if kind == "transfers" and n}
+    return NodeFigures(url=url, histograms=means, transfers=transfers)
 
 
 async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
@@ -84,9 +75,6 @@ def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape |
         else:
             figures.append(difference(url, first, second))
     return figures
-
-
-LOOK_EVERY_S: Final = 1.0
 
 
 class _Arguments(msgspec.Struct):

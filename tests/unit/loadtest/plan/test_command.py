@@ -105,7 +105,7 @@ CALIBRATE = ("calibrate", "--url", "http://a:1", "--out", "f")
         (["plan", "FILE", *RATE, *SLO, "--concurrency", "4"], "--concurrency is not simulated"),
         (["plan", "FILE", "--rates", "1,2", *SLO], "plan one --rate at a time"),
         (["plan", "FILE", *RATE, "--goodput", "ttft"], "--goodput ttft"),
-        (["plan", "FILE", *RATE, *SLO, "--target", "1.5"], "--target: '1.5' is above 1"),
+        (["plan", "FILE", *RATE, *SLO, "--target", "1.5"], "--target: '1.5' is not above 0 and at most 1"),
         (["plan", "FILE", *RATE, "--nodes", "3"], "--nodes: '3' is not of the form P:D"),
         (["plan", "FILE", *RATE, *SLO, "--dataset", "multi-turn"], "prompts of known length"),
         (["plan", "nowhere.json", *RATE, *SLO], "cannot read nowhere.json"),

@@ -7,7 +7,6 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from baton.loadtest.plan.rows import (
     MIXED_BUSY,
-    Known,
     PrefillCell,
     Row,
     between_first_tokens_s,
@@ -106,7 +105,7 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
         for starts in [[rng.uniform(0, 3) for _ in range(users)]]
     ]
 
-    found = calibrate(cells, decode, Known(truth.prefill, truth.decode, truth.link))
+    found = calibrate(cells, decode, Calibration(prefill=truth.prefill, decode=truth.decode, link=truth.link))
 
     decode_s, true_s = msgspec.structs.asdict(found.decode), msgspec.structs.asdict(truth.decode)
     for name, rel in (("arrival_s", 0.15), ("step_s", 0.05)):
@@ -185,4 +184,4 @@ def test_two_users_who_never_meet_on_the_prefill_node_are_no_measurement() -> No
     decode = [run([demand(0.0, tokens, 40)] * users, truth).records for tokens in (10, 90) for users in (1, 2, 3)]
 
     with pytest.raises(RunError, match="use longer prompts"):
-        calibrate(cells, decode, Known(truth.prefill, Decode(step_s=0.01, sequence_s=0.0), Link()))
+        calibrate(cells, decode, Calibration(prefill=truth.prefill, decode=Decode(step_s=0.01, sequence_s=0.0)))

@@ -18,8 +18,8 @@ def test_series_are_added_up_over_their_labels() -> None:
     """Two engines of one node count together."""
     got = scraped(10)
 
-    assert (got.sums["ttft_s"], got.counts["ttft_s"]) == (5.0, 20.0)
-    assert got.transfers == {"loaded": 10.0, "recomputed": 3.0}
+    assert (got["sum", "ttft_s"], got["count", "ttft_s"]) == (5.0, 20.0)
+    assert (got["transfers", "loaded"], got["transfers", "recomputed"]) == (10.0, 3.0)
 
 
 def test_only_what_happened_in_between_counts() -> None:
