@@ -3,12 +3,14 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from baton.contracts.kv_transfer import Role
-from baton.contracts.node_info import NodeInfo, NodeLoad
+from baton.contracts.node_info import NodeLoad
+from baton.loadtest.mock_engine.rules import describe
+from baton.loadtest.mock_engine.settings import MODEL
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.placement import Estimate, Targets, estimate
 from baton.proxy.planning.planner import Planner
@@ -29,18 +31,6 @@ Routing = Callable[[Request], Served]  # chooses the engines of a request
 _PROBE_S: Final = 1.0
 _NEXT_TURN_S: Final = 0.005  # from the end of the answer before it
 _TOKEN_BYTES: Final = 6  # of a prompt's JSON
-_MODEL: Final = "m"
-_SAME: Final = ("weights", "dtype", "kv_cache_dtype", "quantization", "rope", "attention")
-_ALIKE: Final[dict[str, Any]] = {  # what both nodes say of themselves
-    **dict.fromkeys(("model", "incarnation", "layer_sync", "first_tokens"), _MODEL),
-    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "num_blocks"), 1),
-    "state": "ready",
-    "served_models": [_MODEL],
-    "max_model_len_tokens": 32_768,
-    "fingerprint": dict.fromkeys(_SAME, _MODEL) | {"block_size_tokens": 16},
-    "regions": [],
-    "versions": {},
-}
 
 
 class Server:
@@ -49,6 +39,7 @@ class Server:
     def __init__(self, role: Role, slot: int, hardware: Hardware, timeline: Timeline) -> None:
         self.engine = Engine(hardware, timeline)
         self.node = Node(url=f"http://{slot}", role=role, slot=slot, clock=lambda: timeline.now_s)
+        self._info = describe(role, port=1)
         self.probe()
 
     def probe(self) -> None:
@@ -62,8 +53,7 @@ class Server:
             inter_token_count=engine.inter_token_count,
             inter_token_sum_s=engine.inter_token_sum_s,
         )
-        own = {"role": node.role, "control_addresses": ["tcp://p:1"] if node.role == "prefill" else []}
-        node.describe(msgspec.structs.replace(msgspec.convert(_ALIKE | own, NodeInfo), load=load))
+        node.describe(msgspec.structs.replace(self._info, load=load))
 
 
 def plain_servers(servers: Sequence[Server], rng: random.Random) -> Routing:
@@ -95,7 +85,7 @@ def planned(servers: Sequence[Server], targets: Targets | None) -> Routing:
 
     def route(request: Request) -> Served:
         """Plan a request, and count it as an attempt of the proxy does."""
-        body = {"model": _MODEL, "prompt": request.prompt, "stream": True, "max_tokens": request.output_tokens}
+        body = {"model": MODEL, "prompt": request.prompt, "stream": True, "max_tokens": request.output_tokens}
         asked = parse(COMPLETIONS, "", [], msgspec.json.encode(body))
         plan, size_bytes = planner.first(asked), asked.prompt_bytes
         if isinstance(plan, DisaggregatedPlan):
@@ -130,42 +120,37 @@ def _expect(node: Node, new_bytes: int) -> Estimate | None:
     return estimate(node, new_bytes)
 
 
-class Simulation:
-    """Two nodes in one of the setups."""
+def serve_all(
+    traffic: Sequence[Conversation], setup: Setup, hardware: Hardware, rng: random.Random
+) -> Sequence[Served]:
+    """Serve conversations on two nodes until all have ended, and return their requests."""
+    timeline, ended = Timeline(), list[Served]()
+    roles: tuple[Role, Role] = ("decode" if setup == "plain" else "prefill", "decode")
+    servers = [Server(role, slot, hardware, timeline) for slot, role in enumerate(roles)]
+    targets = Targets() if setup == "baton" else None
+    route = plain_servers(servers, rng) if setup == "plain" else planned(servers, targets)
 
-    def __init__(self, setup: Setup, hardware: Hardware, rng: random.Random) -> None:
-        roles: tuple[Role, Role] = ("decode" if setup == "plain" else "prefill", "decode")
-        self._timeline = Timeline()
-        self._servers = [Server(role, slot, hardware, self._timeline) for slot, role in enumerate(roles)]
-        self._ended: list[Served] = []
-        if setup == "plain":
-            self._route = plain_servers(self._servers, rng)
-        else:
-            self._route = planned(self._servers, Targets() if setup == "baton" else None)
-
-    def run(self, traffic: Sequence[Conversation]) -> Sequence[Served]:
-        """Serve conversations until all have ended, and return their requests."""
-        for begin_s, turns in traffic:
-            self._timeline.add(begin_s, partial(self._begin, turns))
-        self._timeline.add(0.0, self._probe)
-        self._timeline.run()
-        return self._ended
-
-    def _begin(self, turns: Sequence[Request]) -> None:
-        served = self._route(turns[0])
-        served.on_end.append(partial(self._end, served, turns[1:]))
+    def begin(turns: Sequence[Request]) -> None:
+        served = route(turns[0])
+        served.on_end.append(partial(end, served, turns[1:]))
         served.prefill.add_prompt(served)
 
-    def _end(self, served: Served, later: Sequence[Request]) -> None:
-        self._ended.append(served)
+    def end(served: Served, later: Sequence[Request]) -> None:
+        ended.append(served)
         if later:
-            self._timeline.add(self._timeline.now_s + _NEXT_TURN_S, partial(self._begin, later))
+            timeline.add(timeline.now_s + _NEXT_TURN_S, partial(begin, later))
 
-    def _probe(self) -> None:
-        for server in self._servers:
+    def probe() -> None:
+        for server in servers:
             server.probe()
-        if not self._timeline.is_empty():
-            self._timeline.add(self._timeline.now_s + _PROBE_S, self._probe)
+        if not timeline.is_empty():
+            timeline.add(timeline.now_s + _PROBE_S, probe)
+
+    for begin_s, turns in traffic:
+        timeline.add(begin_s, partial(begin, turns))
+    timeline.add(0.0, probe)
+    timeline.run()
+    return ended
 
 
 class Outcome(NamedTuple):
@@ -179,7 +164,7 @@ def simulate(setup: Setup, mix: str, hardware: Hardware, *, utilisation: float, 
     """Simulate a mix whose conversations begin in so many seconds, at a utilisation of two plain `cpu` nodes."""
     rng = random.Random(seed)
     traffic = plan_traffic(mix, utilisation, seconds, rng)
-    counted = [served for served in Simulation(setup, hardware, rng).run(traffic) if served.arrived_s >= BEGIN_S]
+    counted = [served for served in serve_all(traffic, setup, hardware, rng) if served.arrived_s >= BEGIN_S]
     return Outcome(sum(_is_good(served, hardware) for served in counted), len(counted))
 
 
