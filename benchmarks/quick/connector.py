@@ -12,7 +12,7 @@ from functools import partial
 from multiprocessing.connection import Client
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from baton.deploy.forkserver import ForkServer
 from baton.kv_connector.engine.mooncake import MooncakeFactory
@@ -62,19 +62,6 @@ def calibration() -> int:
     return sum(sorted(table.values(), reverse=True)) + len([*range(_LOOPS)])
 
 
-class BlockTables(NamedTuple):
-    """Ids of source and destination blocks; block i goes to block i."""
-
-    source: Sequence[int]
-    destination: Sequence[int]
-
-
-def scattered(pairs: int, rng: random.Random) -> BlockTables:
-    """Blocks of which no two follow each other."""
-    even = range(0, pairs * 2, 2)
-    return BlockTables(rng.sample(even, pairs), rng.sample(even, pairs))
-
-
 # --- in the child ---
 
 
@@ -116,11 +103,9 @@ def _round(plans: dict[str, Callable[[], object]], cases: Sequence[hooks.Case]) 
 def _plans() -> dict[str, Callable[[], object]]:
     shape = KvShape(layers=1, blocks=2 * PAIRS, block_bytes=_BLOCK_BYTES)
     regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
-    ids = list(range(PAIRS))
-    tables = {
-        "contiguous": BlockTables(ids, ids),
-        "scattered": scattered(PAIRS, random.Random(1)),
-    }  # the same in each run
+    ids, rng = list(range(PAIRS)), random.Random(1)  # the same in each run
+    even = range(0, PAIRS * 2, 2)  # of these no two follow each other
+    tables = {"contiguous": (ids, ids), "scattered": (rng.sample(even, PAIRS), rng.sample(even, PAIRS))}
     return {name: partial(plan_layers, regions, *table) for name, table in tables.items()}
 
 

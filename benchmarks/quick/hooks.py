@@ -92,23 +92,22 @@ class Target(NamedTuple):
 
 
 class PlayedTransfer(NamedTuple):
-    """One prompt and where it goes: block i of the prompt is `source[i]` here and `destination[i]` there."""
+    """One prompt and its blocks, which are the same here and there."""
 
     name: str
-    source: Sequence[int]
-    destination: Sequence[int]
+    blocks: Sequence[int]
 
     @property
     def prompt(self) -> Prompt:
         """The prompt fills its last block."""
-        return Prompt(len(self.source) * BLOCK_TOKENS, len(self.source), self.name.encode())
+        return Prompt(len(self.blocks) * BLOCK_TOKENS, len(self.blocks), self.name.encode())
 
     def started(self) -> StartedPrompt:
         return StartedPrompt(self.name, self.name, self.prompt)
 
     def progress(self, first: int, stop: int) -> Progress:
         """What the scheduler says when a step computes blocks `[first, stop)`."""
-        return Progress(self.name, [list(self.source[first:stop])], stop)
+        return Progress(self.name, [list(self.blocks[first:stop])], stop)
 
 
 class PrefillRank:
@@ -154,7 +153,7 @@ class PrefillRank:
                 engine=self._target.session,
                 tokens=transfer.prompt.tokens,
                 from_token=0,
-                blocks=[list(transfer.destination)],
+                blocks=[list(transfer.blocks)],
                 prompt_hash=transfer.prompt.prompt_hash,
             ),
         )
@@ -196,7 +195,7 @@ class Case:
         prompts = []
         for i in range(self.requests):
             ids = range(1 + i * per_request, 1 + (i + 1) * per_request)  # block 0 is vLLM's null block
-            prompts.append(PlayedTransfer(f"{self.requests}-{self._batches}-{i}", ids, ids))
+            prompts.append(PlayedTransfer(f"{self.requests}-{self._batches}-{i}", ids))
         committed = self._rank.worker.snapshot()["totals"]["committed"]
         for prompt in prompts:
             self._rank.reserve(prompt)
