@@ -70,12 +70,6 @@ def add_common(add: Callable[..., argparse.Action]) -> None:
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
 
 
-def refuse_one_core() -> None:
-    """Raise `BenchError` where there is one core: what is compared needs one for each of its two halves."""
-    if len(os.sched_getaffinity(0)) < 2:
-        raise BenchError("the two nodes need a core each, and this machine has one")
-
-
 @contextmanager
 def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOAD) -> Iterator[tuple[ForkServer, Path]]:
     with ExitStack() as stack:
@@ -85,7 +79,7 @@ def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOA
         yield stack.enter_context(ForkServer(prepare=prepare, log=folder / "zygote.log", environ=zygote)), folder
 
 
-def run(name: str, measure: Callable[[], int], *also: type[Exception]) -> int:
+def run(name: str, measure: Callable[[], int | None], *also: type[Exception]) -> int:
     """Return the exit status of a benchmark: its own, 130 after Ctrl-C or SIGTERM, 1 after a sentence where it cannot go on.
 
     2 where it was asked for what cannot be; `also`: further errors that are told in a sentence.
@@ -93,7 +87,7 @@ def run(name: str, measure: Callable[[], int], *also: type[Exception]) -> int:
     told: tuple[type[Exception], ...] = (*FAILURES, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return measure()
+        return measure() or 0
     except told as exc:
         print(f"{name}: {exc}", file=sys.stderr)
         return 2 if isinstance(exc, UsageError) else 1

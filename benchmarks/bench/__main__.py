@@ -20,6 +20,7 @@ from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl
+from benchmarks.overlap.processes import two_nodes
 from benchmarks.overlap.rig import put_up
 from benchmarks.overlap.session import Effort, prompts, rotated, wait_until_quiet
 from benchmarks.usage import OtherCpu
@@ -107,18 +108,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     description, taken = about(arguments), Taken()
 
-    def take() -> int:
+    def take() -> None:
         try:
-            harness.refuse_one_core()
-            with Network() as network, harness.workplace("bench", logs=arguments.logs) as (forkserver, folder):
+            with two_nodes("bench", arguments) as place:
                 if NIXL not in arguments.without:
                     install_nixl()
-                bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
-                asyncio.run(measure(arguments, network, forkserver, folder, taken))
+                asyncio.run(measure(arguments, *place, taken))
         finally:
             if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
                 write(arguments.out, arguments, taken, description)
-        return 0
 
     return harness.run("bench", take)
 

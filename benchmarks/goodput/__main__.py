@@ -36,7 +36,7 @@ from benchmarks.goodput.mixes import Kind, Traffic, mixes, plan_traffic
 from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error
 from benchmarks.goodput.rig import PAIRS, Rig
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.processes import processes
+from benchmarks.overlap.processes import Servers, processes, two_nodes
 from benchmarks.usage import OtherCpu
 
 # Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 async def measure(given: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     found: list[Measured] = []
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S) as made:
-        rig = Rig(made, folder, network, cores=given.cores, dtype=given.dtype)
+        rig = Rig(Servers(network, made), cores=given.cores, dtype=given.dtype)
         try:
             plain = await rig.start(SETUPS["plain"], given.plain_flags)
             idle = await measure_idle(exchange_with(plain.decode[0]), given.seed)
@@ -184,14 +184,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     given.seed = random.randrange(1 << 30) if given.seed is None else given.seed
 
-    def take() -> int:
+    def take() -> None:
         if any(0 < link < 1e6 for link in given.link):
             raise UsageError("--link is in bit/s: 1e6 at least")
-        harness.refuse_one_core()
-        with Network() as network, harness.workplace("goodput", logs=given.logs) as (forkserver, folder):
-            bench_model.ensure(harness.MODEL, mlp=given.mlp)
-            asyncio.run(measure(given, network, forkserver, folder))
-        return 0
+        with two_nodes("goodput", given) as place:
+            asyncio.run(measure(given, *place))
 
     return harness.run("goodput", take)
 

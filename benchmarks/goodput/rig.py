@@ -8,24 +8,21 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from typing import Final, Self
 
 from baton.contracts.secret import generate_secret
 from baton.loadtest.plan.simulate import Shape
-from benchmarks.harness import MODEL, QUIET, BenchError
-from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
-from benchmarks.overlap.processes import FIRST_PORT, Place, Processes
+from benchmarks.harness import BenchError
+from benchmarks.overlap.processes import Place, Servers
 from benchmarks.usage import descendants
 
 V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
 PERIOD_US: Final = 5000
 EMPTY_S: Final = 5.0  # for the processes that were ended to be gone
-KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
-CORES: Final = 2
 ROLES: Final = "baton.deploy.roles.command:main"
 PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
@@ -101,27 +98,22 @@ class Running:
     """What listens where."""
 
     proxy: str
-    prefill: tuple[str, ...]
     decode: tuple[str, ...]
 
 
 class Rig:
     """Starts shapes, which run beside each other until all are stopped."""
 
-    def __init__(self, processes: Processes, folder: Path, network: Network, *, cores: float, dtype: str) -> None:
-        """`processes`: its own. `cores` and `dtype`: of each node."""
-        self._network = network
-        self._processes = processes
-        self._folder = folder
+    def __init__(self, servers: Servers, *, cores: float, dtype: str) -> None:
+        """`cores` and `dtype`: of each node."""
+        self._servers = servers
+        self._processes = servers.processes
         self._cores = cores
         self._dtype = dtype
-        self._secret, self._token = (("--secret-file", str(folder / "secret")), str(folder / "token"))
-        for name in ("secret", "token"):
-            (folder / name).write_text(generate_secret())
+        self._token_file = self._processes.folder / "token"
+        self._token_file.write_text(generate_secret())
         self._quotas = ExitStack()
         self._started = 0
-        # Below those that a system gives out to connections, so that no other node's has one.
-        self._ports = count(FIRST_PORT)
 
     async def start(
         self,
@@ -140,49 +132,41 @@ class Rig:
             roles_words: flags of `baton roles`; None: roles stay.
         """
         roles = [*["prefill"] * shape.prefill, *["decode"] * shape.decode]
-        nodes = [await self._node(role, at % CORES, both_ways=both_ways) for at, role in enumerate(roles)]
+        places = cycle((self._servers.prefill, self._servers.decode))  # one on each core
+        nodes = [await self._node(role, next(places), both_ways=both_ways) for role in roles]
         prefill, decode = nodes[: shape.prefill], nodes[shape.prefill :]
         env = dict(word.split("=", 1) for word in proxy_words if word.startswith("BATON_"))
         given = (word for word in proxy_words if not word.startswith("BATON_"))
         flags = (
             *given,
-            *self._secret,
+            *self._servers.secret,
             "--admin-token-file",
-            self._token,
+            str(self._token_file),
             *(["--prefill", *prefill] if prefill else []),
             "--decode",
             *decode,
         )
         url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env=env)
         if roles_words is not None:
-            argv = ["--proxies", url, "--token-file", self._token, *roles_words]
+            argv = ["--proxies", url, "--token-file", str(self._token_file), *roles_words]
             self._processes.start(self._name("roles"), ROLES, {"argv": argv}, Place(core=0, pinned=False))
-        return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
+        return Running(proxy=url, decode=tuple(decode))
 
     def stop(self) -> None:
         self._processes.stop()
         self._quotas.close()
 
-    async def _node(self, role: str, core: int, *, both_ways: bool) -> str:
-        name, port = self._name(role), next(self._ports)
-        place, http_host = self._place(core)
-        argv = ["--model", str(MODEL), "--port", str(port), "--dtype", self._dtype, *self._secret, *QUIET]
-        argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
-        argv += ["--host", "0.0.0.0", "--advertise-host", place.data_host]  # noqa: S104  # HTTP and control: two links
+    async def _node(self, role: str, place: Place, *, both_ways: bool) -> str:
+        name, servers = self._name(role), self._servers
+        flags = ["--dtype", self._dtype, *servers.secret, "--max-num-batched-tokens", str(BATCHED_TOKENS)]
+        flags += ["--advertise-host", place.data_host]
         if both_ways:
-            argv += ["--both-ways", "true"]
+            flags += ["--both-ways", "true"]
         if both_ways or role == "prefill":
-            argv += ["--control-port", str(next(self._ports))]
-        target = f"baton.{role}_node.__main__:main"
-        url = await self._processes.serve(name, target, argv, place, f"http://{http_host}:{port}")
+            flags += ["--control-port", str(servers.next_port())]
+        url = await servers.vllm(name, f"baton.{role}_node.__main__:main", place, flags)
         self._quotas.enter_context(CpuQuota(f"baton-{name}", self._cores)).add(self._processes.pid(name))
         return url
-
-    def _place(self, core: int) -> tuple[Place, str]:
-        """Return where the node of a core runs, and where the client reaches it."""
-        if core:
-            return Place(core=core, netns=self._network.decode, data_host=DECODE_DATA), DECODE_HTTP
-        return Place(core=core, netns=self._network.prefill, data_host=PREFILL_DATA), PREFILL_HTTP
 
     def _name(self, role: str) -> str:
         self._started += 1

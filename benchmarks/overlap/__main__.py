@@ -14,6 +14,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks import bench_model, harness
 from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
+from benchmarks.overlap.processes import two_nodes
 from benchmarks.overlap.rig import put_up
 from benchmarks.overlap.session import Effort, prompts
 from benchmarks.usage import OtherCpu
@@ -72,12 +73,9 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
 
-    def take() -> int:
-        harness.refuse_one_core()
-        with Network() as network, harness.workplace("overlap", logs=arguments.logs) as (forkserver, folder):
-            bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
-            asyncio.run(measure(arguments, network, forkserver, folder))
-        return 0
+    def take() -> None:
+        with two_nodes("overlap", arguments) as place:
+            asyncio.run(measure(arguments, *place))
 
     return harness.run("overlap", take)
 

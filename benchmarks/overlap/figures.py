@@ -38,6 +38,18 @@ class Cell(NamedTuple):
     chunk_tokens: int
 
 
+class Kv(NamedTuple):
+    """How much KV a prompt makes."""
+
+    layers: int
+    block_tokens: int
+    block_bytes: int  # of all regions together
+
+    def bytes_of(self, tokens: int) -> int:
+        """Return the bytes that travel, in whole blocks."""
+        return math.ceil(tokens / self.block_tokens) * self.block_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One request, or one raw push."""
@@ -104,11 +116,6 @@ def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
     """
     shorter = min(plain_s, raw_s)
     return (plain_s + raw_s - ttft_s) / shorter if shorter > GRACE_S else None
-
-
-def expected_kv_bytes(tokens: int, block_tokens: int, block_bytes: int) -> int:
-    """Return the KV bytes of a prompt; whole blocks travel. `block_bytes` is that of all regions together."""
-    return math.ceil(tokens / block_tokens) * block_bytes
 
 
 def figures(measured: Measured) -> Figures:

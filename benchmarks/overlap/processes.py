@@ -1,12 +1,13 @@
 """The processes of one benchmark run: forked, pinned, put into a namespace, waited for, stopped; and servers among them."""
 
+import argparse
 import asyncio
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +15,11 @@ from typing import Any, Final
 import aiohttp
 
 from baton.contracts.secret import generate_secret, read_secret
+from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks import usage
-from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError
+from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError, workplace
 from benchmarks.netns import target_in
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 
@@ -29,7 +31,7 @@ ENGINE: Final = "VLLM::Engine"  # how the names of vLLM's engines begin
 PREFILL_CORE: Final = 0
 DECODE_CORE: Final = 1
 KV_CACHE_BYTES: Final = 256 << 20
-FIRST_PORT: Final = 8100  # in the namespaces every port is free
+FIRST_PORT: Final = 8100  # in the namespaces every port is free; a system gives higher ones to connections
 EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
 _COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
 
@@ -56,7 +58,7 @@ class Processes:
 
     def __init__(self, forkserver: ForkServer, folder: Path, http: aiohttp.ClientSession) -> None:
         self._forkserver = forkserver
-        self._folder = folder
+        self.folder = folder
         self.http = http
         self._children: dict[str, Child] = {}
         self._cores: dict[str, int] = {}
@@ -148,7 +150,17 @@ class Processes:
         raise BenchError(f"{name} did not come up; its last lines:\n" + "\n".join(last_lines(self._log(name), 15)))
 
     def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+        return self.folder / f"{name}.log"
+
+
+@contextmanager
+def two_nodes(name: str, given: argparse.Namespace) -> Iterator[tuple[Network, ForkServer, Path]]:
+    """Yield what two nodes need, once the bench model is there. Raises `BenchError`: each needs a core, and there is one."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise BenchError("the two nodes need a core each, and this machine has one")
+    with Network() as network, workplace(name, logs=given.logs) as (forkserver, folder):
+        bench_model.ensure(MODEL, mlp=given.mlp)
+        yield network, forkserver, folder
 
 
 @asynccontextmanager
@@ -170,12 +182,13 @@ def free_port() -> int:
 class Servers:
     """Starts vLLM servers, Baton's nodes and its proxies."""
 
-    def __init__(self, network: Network, processes: Processes, folder: Path, *, pinned: bool) -> None:
+    def __init__(self, network: Network, processes: Processes, *, pinned: bool = True) -> None:
         """Make it; `pinned`: a server and all its threads have one core, else its model thread has one and the rest any."""
-        self._processes = processes
+        self.network = network
+        self.processes = processes
         self.http = processes.http
         self._port = FIRST_PORT
-        self._secret_file = folder / "secret"
+        self._secret_file = processes.folder / "secret"
         self._secret_file.write_text(generate_secret())
         self.model = str(MODEL)
         self.token = read_secret(self._secret_file).node_token()
@@ -195,9 +208,9 @@ class Servers:
     ) -> str:
         port, host = self.next_port(), PREFILL_HTTP if place is self.prefill else DECODE_HTTP
         argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
-        url = await self._processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
-        self._processes.pin_engine(name)
+        url = await self.processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
+        self.processes.pin_engine(name)
         return url
 
     async def proxy(self, name: str, flags: Sequence[str]) -> str:
-        return await self._processes.proxy(name, (*self.secret, *flags), Place(core=DECODE_CORE))
+        return await self.processes.proxy(name, (*self.secret, *flags), Place(core=DECODE_CORE))

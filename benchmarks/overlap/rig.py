@@ -9,7 +9,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Final
@@ -20,9 +19,9 @@ from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo
 from baton.deploy.forkserver import ForkServer
 from benchmarks.overlap import peers
-from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, Cell, Measured, expected_kv_bytes
+from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, Cell, Kv, Measured
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
-from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Processes, Servers, processes
+from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Servers, processes
 from benchmarks.overlap.session import Effort, MeasureError, Subject, measure_cell
 from benchmarks.overlap.subjects import Baton, Plain, Raw
 from benchmarks.usage import OtherCpu
@@ -32,26 +31,13 @@ _PREFILL: Final = "baton.prefill_node.__main__:main"
 _DECODE: Final = "baton.decode_node.__main__:main"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kv:
-    """How much KV a prompt makes."""
-
-    layers: int
-    block_tokens: int
-    block_bytes: int  # of all regions together
-
-    def bytes_of(self, tokens: int) -> int:
-        return expected_kv_bytes(tokens, self.block_tokens, self.block_bytes)
-
-
 class Rig:
     """Servers of one benchmark run. `start`, then `subjects` for each chunk size."""
 
-    def __init__(self, network: Network, servers: Servers, processes: Processes, folder: Path) -> None:
-        self._network = network
+    def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._processes = processes
-        self._folder = folder
+        self._processes = servers.processes
+        self._folder = servers.processes.folder
         os.sched_setaffinity(0, {DECODE_CORE})  # the client and the proxies stand for other machines: not on P's core
         self._per_chunk: list[str] = []
         self._decodes: dict[str, str] = {}
@@ -87,11 +73,10 @@ class Rig:
             with suppress(MeasureError):
                 await subject.measure(draw(max(lengths)))
         for link in links:
-            self._network.throttle(link)
+            self._servers.network.throttle(link)
             for tokens in lengths:
-                cell, expected = Cell(link, tokens, chunk_tokens), self._kv.bytes_of(tokens)
-                layers = self._kv.layers
-                yield await measure_cell(cell, subjects, draw, meter, effort, layers=layers, expected_bytes=expected)
+                cell = Cell(link, tokens, chunk_tokens)
+                yield await measure_cell(cell, subjects, draw, meter, effort, kv=self._kv)
 
     async def subjects(self, chunk_tokens: int, variants: Sequence[str]) -> dict[str, Subject]:
         """Start the servers of a chunk size, in place of those of the last one, and return what to measure."""
@@ -199,4 +184,4 @@ async def put_up(
     network: Network, forkserver: ForkServer, folder: Path, *, pinned: bool = True, request_timeout_s: float
 ) -> AsyncIterator[Rig]:
     async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
-        yield Rig(network, Servers(network, made, folder, pinned=pinned), made, folder)
+        yield Rig(Servers(network, made, pinned=pinned))

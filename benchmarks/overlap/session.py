@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from benchmarks.harness import BenchError
-from benchmarks.overlap.figures import Cell, Measured, Sample
+from benchmarks.overlap.figures import Cell, Kv, Measured, Sample
 from benchmarks.usage import OtherCpu
 
 MIN_TOKEN: Final = 10  # of the embedded tokenizer's 1,024: no special ones
@@ -58,8 +58,7 @@ async def measure_cell(
     meter: OtherCpu,
     effort: Effort,
     *,
-    layers: int,
-    expected_bytes: int,
+    kv: Kv,
 ) -> Measured:
     """Take all samples of a cell; the first round only warms up. Raises `MeasureError`: every round had a failure."""
     names = list(subjects)
@@ -87,8 +86,8 @@ async def measure_cell(
         raise MeasureError("; ".join(sorted(set(failures))) or "there was no round")
     return Measured(
         cell=cell,
-        layers=layers,
-        expected_bytes=expected_bytes,
+        layers=kv.layers,
+        expected_bytes=kv.bytes_of(cell.tokens),
         samples={name: [taken[name] for _, taken in chosen] for name in names},
         other_cores=sum(cores for cores, _ in chosen) / len(chosen),
         noisy_rounds=len(chosen) - len(clean),

@@ -9,10 +9,10 @@ from benchmarks.overlap.figures import (
     UPSTREAM,
     Cell,
     Figures,
+    Kv,
     Measured,
     Sample,
     bytes_are_right,
-    expected_kv_bytes,
     figures,
     handovers,
     hidden_share,
@@ -33,7 +33,7 @@ def samples(*seconds: float, prefill_s: float | None = None) -> list[Sample]:
 def test_each_layer_of_each_chunk_is_one_handover_and_whole_blocks_travel() -> None:
     """The last chunk counts, be it ever so short; the last block is sent even if it is partly filled."""
     assert [handovers(8, tokens, 2048) for tokens in (600, 2048, 3500)] == [8, 8, 16]
-    assert [expected_kv_bytes(tokens, 128, 10) for tokens in (1, 128, 129, 3500)] == [10, 10, 20, 280]
+    assert [Kv(32, 128, 10).bytes_of(tokens) for tokens in (1, 128, 129, 3500)] == [10, 10, 20, 280]
 
 
 @pytest.mark.parametrize(("plain_s", "raw_s", "expected"), [(0.448, 0.615, 0.643), (0.477, 0.123, 0.485)])

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.overlap.figures import Cell, Measured, Sample
+from benchmarks.overlap.figures import Cell, Kv, Measured, Sample
 from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
 from benchmarks.usage import OtherCpu
 
@@ -40,7 +40,7 @@ class Meter(OtherCpu):
 async def measured(subjects: dict[str, Recorder], meter: Meter) -> Measured:
     """Measure one cell: two rounds, and at most two more."""
     effort = Effort(samples=2, extra_rounds=2, max_other_cores=0.1)
-    return await measure_cell(CELL, subjects, prompts(1), meter, effort, layers=8, expected_bytes=1)
+    return await measure_cell(CELL, subjects, prompts(1), meter, effort, kv=Kv(8, 16, 1))
 
 
 async def test_subjects_alternate_and_each_round_begins_with_another() -> None:
