@@ -182,7 +182,7 @@ class Slices:
                 continue
             self._requests[self._slice(record.ended_s)] += 1
             arrivals = len(record.itls_s) + 1
-            at = record.started_s + record.ttft_s
+            at = record.first_token_s
             for gap in (0.0, *record.itls_s):
                 at += gap
                 self._tokens[self._slice(at)] += record.output_tokens / arrivals

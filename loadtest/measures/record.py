@@ -47,6 +47,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return not self.error
 
+    @property
+    def first_token_s(self) -> float:
+        """When the first token came; when the request was sent, if none did."""
+        return self.started_s + (self.ttft_s or 0.0)
+
+    @property
+    def last_token_s(self) -> float:
+        return self.started_s + (self.latency_s or 0.0)
+
     def latencies_s(self, name: str) -> Sequence[float]:
         """Return what there is of one kind of `LATENCIES`: several ITLs, else one or none."""
         if name == "itl":

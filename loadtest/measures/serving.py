@@ -118,7 +118,7 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
     if not done:
         return [], []
     began = min(record.started_s for record in done)
-    seconds = math.ceil(max(_end(record) for record in done) - began) + 1
+    seconds = math.ceil(max(record.last_token_s for record in done) - began) + 1
     tokens, requests = [0] * seconds, [0] * seconds
     for record in done:
         at = record.started_s - began + (record.ttft_s or 0.0)
@@ -126,13 +126,9 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
         for gap in record.itls_s:
             at += gap
             tokens[min(int(at), seconds - 1)] += 1
-        for second in range(int(record.started_s - began), int(_end(record) - began) + 1):
+        for second in range(int(record.started_s - began), int(record.last_token_s - began) + 1):
             requests[second] += 1
     return tokens, requests
-
-
-def _end(record: Record) -> float:
-    return record.started_s + (record.latency_s or 0.0)
 
 
 class Stage(NamedTuple):

@@ -228,7 +228,7 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Calibration
 
 def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
     """Return the mean time between first tokens, over whole rounds of all users but the first. `RunError`: too few."""
-    at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)
+    at = sorted(record.first_token_s for record in records if record.ttft_s is not None)
     span = (len(at) - 1) // users * users - users
     if span < users:
         raise RunError(f"prefill: too few answers to {users} users: ask more often (--samples)")
@@ -238,39 +238,29 @@ def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
 def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:
     rows = []
     for records in runs:
-        spans = [_Span.of(record) for record in records if record.ok and record.tpot_s]
-        rows += [_row(span, spans) for span in spans if span.record.output_tokens > 2]
+        decoded = [record for record in records if record.ok and record.tpot_s]
+        rows += [_row(record, decoded) for record in decoded if record.output_tokens > 2]
     return rows
 
 
-class _Span(NamedTuple):
-    """When a request was decoded."""
-
-    began_s: float
-    ended_s: float
-    record: Record
-
-    @classmethod
-    def of(cls, record: Record) -> "_Span":
-        began_s = record.started_s + (record.ttft_s or 0.0)
-        return cls(began_s, record.started_s + (record.latency_s or 0.0), record)
-
-
-def _row(span: _Span, spans: Sequence[_Span]) -> Row:
+def _row(record: Record, decoded: Sequence[Record]) -> Row:
     """Look around in each of its gaps: so every step counts once, and a slow one not more.
 
     A gap is a step. A request that got a token at its end, the first one included, was in it; arrivals at the client
     scatter, so the end is taken a little later for those who begin, and earlier for those who end.
     """
-    gaps = span.record.itls_s or (span.ended_s - span.began_s,)
+    began_s, ended_s = record.first_token_s, record.last_token_s
+    gaps = record.itls_s or (ended_s - began_s,)
     sequences = several = context = 0.0
-    at = span.began_s
+    at = began_s
     for gap in gaps:
-        here = [one for one in spans if one is span or one.began_s - gap * 5 / 4 < at < one.ended_s - gap / 2]
+        here = [
+            one for one in decoded if one is record or one.first_token_s - gap * 5 / 4 < at < one.last_token_s - gap / 2
+        ]
         sequences += len(here) / len(gaps)
         several += (len(here) > 1) / len(gaps)
-        context += sum(one.record.input_tokens + one.record.output_tokens / 2 for one in here) / len(gaps)
+        context += sum(one.input_tokens + one.output_tokens / 2 for one in here) / len(gaps)
         at += gap
-    arrivals = sum(span.began_s < other.record.started_s < span.ended_s for other in spans)
-    made = span.record.output_tokens - 1
-    return Row((1.0, sequences, several, context, arrivals / made), (span.ended_s - span.began_s) / made)
+    arrivals = sum(began_s < other.started_s < ended_s for other in decoded)
+    made = record.output_tokens - 1
+    return Row((1.0, sequences, several, context, arrivals / made), (ended_s - began_s) / made)

@@ -132,12 +132,11 @@ def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> 
     """Run a load, by arrival, over so many nodes. Raises `RunError`: a request is larger than a node's KV pool."""
     prompt = max(one.input_tokens for one in load)
     whole = max(one.input_tokens + one.output_tokens for one in load)
-    if calibration.prefill.kv_tokens and prompt > calibration.prefill.kv_tokens:
-        room = calibration.prefill.kv_tokens
-        raise RunError(f"a prompt of {prompt} tokens never fits into a prefill node's KV pool of {room} tokens")
-    if calibration.decode.kv_tokens and whole > calibration.decode.kv_tokens:
-        room = calibration.decode.kv_tokens
-        raise RunError(f"a request of {whole} tokens never fits into a decode node's KV pool of {room} tokens")
+    pools = ("a prompt", prompt, "prefill", calibration.prefill), ("a request", whole, "decode", calibration.decode)
+    for what, tokens, role, node in pools:
+        if 0 < node.kv_tokens < tokens:
+            room = f"a {role} node's KV pool of {node.kv_tokens} tokens"
+            raise RunError(f"{what} of {tokens} tokens never fits into {room}")
     return _Simulation(load, calibration, shape).run()
 
 

@@ -118,8 +118,8 @@ def _bar(axes: Axes, record: Record, y: float, row: float) -> str:
 
     parts = [rect("queue", record.started_s - record.queued_s, record.started_s)] if record.queued_s else []
     if record.ok and record.ttft_s is not None:
-        first_s, ended_s = record.started_s + record.ttft_s, record.started_s + (record.latency_s or 0.0)
-        parts += [rect("first", record.started_s, first_s), rect("tokens", first_s, ended_s)]
+        parts.append(rect("first", record.started_s, record.first_token_s))
+        parts.append(rect("tokens", record.first_token_s, record.last_token_s))
         said = f"request {record.index}: TTFT {record.ttft_s * 1000:.1f} ms, {record.output_tokens} tokens"
     else:
         parts.append(rect("failed", record.started_s, record.ended_s))
