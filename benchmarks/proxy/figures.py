@@ -41,14 +41,13 @@ class Metric:
     of: Callable[[Sample], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What Baton is to reach: a bound for (Baton ÷ other), or (other ÷ Baton) where it is to be better by a factor."""
+class Target(NamedTuple):
+    """What Baton is to reach: a bound for Baton ÷ other, or for other ÷ Baton where it is to be better by a factor."""
 
     metric: Metric
     other: str
-    at_most: float | None = None  # Baton ÷ other
-    at_least: float | None = None  # other ÷ Baton
+    bound: float
+    by_factor: bool = False
 
 
 class Verdict(NamedTuple):
@@ -82,13 +81,13 @@ STRETCH: Final = Metric("stretch", "×", lambda sample: sample.streams_s / sampl
 METRICS: Final = (REQUEST, CHUNK, ADDED, STARTS, COLD_STARTS, STRETCH)
 
 TARGETS: Final = (
-    Target(metric=REQUEST, other=HTTPX, at_least=8.0),
-    Target(metric=CHUNK, other=HTTPX, at_least=3.0),
-    Target(metric=REQUEST, other=ASGI, at_most=1.35),
-    Target(metric=CHUNK, other=VLLM_ROUTER, at_most=1.25),
-    Target(metric=CHUNK, other=VLLM_ROUTER, at_most=1.0),  # hoped for
-    Target(metric=ADDED, other=ASGI, at_most=1.25),
-    Target(metric=STARTS, other=ASGI, at_most=1.25),
+    Target(REQUEST, HTTPX, 8.0, by_factor=True),
+    Target(CHUNK, HTTPX, 3.0, by_factor=True),
+    Target(REQUEST, ASGI, 1.35),
+    Target(CHUNK, VLLM_ROUTER, 1.25),
+    Target(CHUNK, VLLM_ROUTER, 1.0),  # hoped for
+    Target(ADDED, ASGI, 1.25),
+    Target(STARTS, ASGI, 1.25),
 )
 
 
@@ -105,9 +104,8 @@ def verdict_of(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdi
     if target.other not in samples:
         return Verdict(target, None, None)
     ours, others = samples[BATON], samples[target.other]
-    if target.at_least is not None:
+    if target.by_factor:
         found = ratio(target.metric, others, ours)
-        return Verdict(target, found, found.median >= target.at_least)
-    assert target.at_most is not None
+        return Verdict(target, found, found.median >= target.bound)
     found = ratio(target.metric, ours, others)
-    return Verdict(target, found, found.median <= target.at_most)
+    return Verdict(target, found, found.median <= target.bound)

@@ -100,10 +100,8 @@ def _ratios(result: Result, other: str) -> str:
 
 def _verdict(verdict: Verdict) -> tuple[str, str, str]:
     target = verdict.target
-    if target.at_least is not None:
-        wanted = f"{target.metric.name}: {target.other} ÷ {BATON} ≥ {target.at_least:g}"
-    else:
-        wanted = f"{target.metric.name}: {BATON} ÷ {target.other} ≤ {target.at_most:g}"
+    over = f"{target.other} ÷ {BATON} ≥" if target.by_factor else f"{BATON} ÷ {target.other} ≤"
+    wanted = f"{target.metric.name}: {over} {target.bound:g}"
     if verdict.ratio is None:
         return wanted, "–", f"{target.other} was not there"
     return wanted, verdict.ratio.text(), "yes" if verdict.met else "**no**"

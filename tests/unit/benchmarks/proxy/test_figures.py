@@ -53,8 +53,8 @@ def test_the_figures_of_a_sample() -> None:
     assert [round(metric.of(SAMPLE), 3) for metric in METRICS] == [200, 20, 400, 40, 50, 1.1]
 
 
-BOUND = Target(metric=REQUEST, other=ASGI, at_most=1.35)
-FACTOR = Target(metric=REQUEST, other=HTTPX, at_least=8)
+BOUND = Target(REQUEST, ASGI, 1.35)
+FACTOR = Target(REQUEST, HTTPX, 8, by_factor=True)
 
 
 @pytest.mark.parametrize(
