@@ -54,16 +54,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns, the first one to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *others in rows:
-        cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *cells]).rstrip())
-    return "\n".join(lines)
-
-
 def add_common(add: Callable[..., argparse.Action]) -> None:
     add("--seed", type=int, default=None, help="of the prompts; a new one is drawn unless given")
     add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from benchmarks.harness import text_table
+from baton.loadtest.report.text import aligned
 
 PLAIN: Final = "plain"  # gives C
 RAW: Final = "raw"  # gives X
@@ -162,8 +162,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def table(cells: Sequence[Figures]) -> str:
-    shown = text_table([HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)])
-    return "\n".join([shown, *(f"dropped: {reason}" for cell in cells for reason in cell.measured.failures)])
+    shown = aligned([HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)])
+    return "\n".join([*shown, *(f"dropped: {reason}" for cell in cells for reason in cell.measured.failures)])
 
 
 def link_name(mbit_s: int) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.harness import Spread, spread, text_table
+from baton.loadtest.report.text import aligned
+from benchmarks.harness import Spread, spread
 
 HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
 LOWER: Final = "LOWER"
@@ -55,7 +56,7 @@ def beside(baseline: Mapping[str, Spread], now: Mapping[str, Spread]) -> list[Li
 
 
 def table(lines: Sequence[Line]) -> str:
-    return text_table([_HEADINGS, *map(_row, lines)])
+    return "\n".join(aligned([_HEADINGS, *map(_row, lines)]))
 
 
 def _row(line: Line) -> tuple[str, ...]:

@@ -36,15 +36,20 @@ def serving_text(parts: Sequence[Table]) -> str:
 
 def table_text(table: Table) -> str:
     rows = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
-    widths = [max(len(row[at]) for row in rows) for at in range(len(table.headings))]
-    lines = [f"{table.title}:"]
+    lines = [f"{table.title}:", *(f"  {line}" for line in aligned(rows))]
+    return "\n".join(lines + ([table.note] if table.note else []))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
     for row in rows:
         cells = [
             text.rjust(width) if at > 0 and width <= _SENTENCE else text.ljust(width)
             for at, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines + ([table.note] if table.note else []))
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def markdown_report(result: Result) -> str:
