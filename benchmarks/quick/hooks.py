@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from baton.contracts.configuration.schema import TransferConfig
-from baton.contracts.node_info import Fingerprint
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.connector import BatonConnector
@@ -34,22 +33,14 @@ from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM
+from baton.loadtest.mock_engine.rules import FINGERPRINT
 from benchmarks.harness import BenchError
 
-BLOCK_TOKENS: Final = 16
+BLOCK_TOKENS: Final = FINGERPRINT.block_size_tokens
 PATIENCE_S: Final = 30.0
 POLL_S: Final = 0.005
 _PREFILL, _DECODE = 11, 22  # incarnations
 _PEER: Final = ("accept", b"played")  # where answers go: no process reads them
-_FINGERPRINT: Final = Fingerprint(
-    weights="w",
-    dtype="d",
-    kv_cache_dtype="k",
-    quantization="q",
-    rope="r",
-    attention="a",
-    block_size_tokens=BLOCK_TOKENS,
-)
 CHUNK_BLOCKS: Final = 32  # that a step computes, of all requests together
 STEPS: Final = 4  # of a prompt
 PAUSE_S: Final = 0.02  # before a batch, for the reservations to be taken in
@@ -130,16 +121,15 @@ class PrefillRank:
         self.worker = PrefillWorker(
             config=ConnectorConfig(runtime_dir=folder, secret_file=folder / "secret", weights="w", transfer=patient),
             secret=ClusterSecret(os.urandom(32)),
-            introduction=RankDescriptor("P", "prefill", Rank(), _FINGERPRINT, caches),
+            introduction=RankDescriptor("P", "prefill", Rank(), FINGERPRINT, caches),
             engines=engines,
             incarnation=_PREFILL,
             stream=HOST_STREAM,
             digests=lambda *_: b"",  # `kv_verify` is off
         )
         self.worker.start()
-        self._say(
-            0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=list(shape.regions(target.address)))
-        )
+        regions = list(shape.regions(target.address))
+        self._say(0, Hello(node="D", rank=Rank(), fingerprint=FINGERPRINT, regions=regions))
 
     def stop(self) -> None:
         self.worker.stop()

@@ -25,7 +25,7 @@ _NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
 _NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
 _NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
 _MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
-_FINGERPRINT = Fingerprint(
+FINGERPRINT: Final = Fingerprint(
     weights="mock",
     dtype="bfloat16",
     kv_cache_dtype="auto",
@@ -135,7 +135,7 @@ def describe(role: Role, port: int) -> NodeInfo:
         pipeline_parallel_size=1,
         data_parallel_size=1,
         control_addresses=[f"tcp://127.0.0.1:{port}"] if role == "prefill" else [],
-        fingerprint=_FINGERPRINT,
+        fingerprint=FINGERPRINT,
         regions=[],
         num_blocks=0,
         layer_sync="event",
