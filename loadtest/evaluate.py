@@ -112,8 +112,7 @@ def parser() -> words.Parser:
     add("file", type=Path, metavar="FILE", help="JSONL of question and answer; an answer ends with '#### N'")
     words.add_server(add)
     add("--endpoint", choices=("completions", "chat"), default="completions")
-    shots = "worked examples before each question (%(default)s)"
-    add("--shots", type=words.count_or_none, default=5, metavar="N", help=shots)
+    add("--shots", type=words.count_or_none, default=5, metavar="N", help="examples before each question (%(default)s)")
     shots_file = "take them from there; else the file's first N, which are not asked"
     add("--shots-file", type=Path, metavar="FILE", help=shots_file)
     add("--limit", type=words.count, metavar="N", help="ask only so many questions")

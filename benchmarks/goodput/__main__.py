@@ -70,19 +70,8 @@ def parser() -> argparse.ArgumentParser:
     add("--rate", type=float, help="requests per second, in place of --utilisation")
     add("--shift-s", type=float, default=60.0, help="how long one kind of request comes in `shifting`")
     add("--cores", type=float, default=0.7, help="CPU quota of each node")
-    add(
-        "--dtype",
-        default="auto",
-        help="of the nodes: float32 where the CPU only emulates bfloat16, as those without AVX-512 do",
-    )
-    add(
-        "--link",
-        nargs="+",
-        type=float,
-        default=[0.0],
-        metavar="BIT_S",
-        help="throttles between the nodes, one after the other; 0: none",
-    )
+    add("--dtype", default="auto", help="of the nodes; float32 where the CPU emulates bfloat16, as without AVX-512")
+    add("--link", nargs="+", type=float, default=[0.0], metavar="BIT_S", help="throttles of the link, in turn; 0: none")
     for setup in SETUPS:
         words = PAIRS if setup == "disaggregated" else ()
         add(f"--{setup}-flags", type=shlex.split, default=[*words], metavar="WORDS", help=PROXY_WORDS)

@@ -125,11 +125,8 @@ class Rig:
     ) -> Running:
         """Start a shape. Nodes start at full speed; the quota begins once they serve.
 
-        Args:
-            shape: how many nodes.
-            proxy_words: flags of the proxy, and settings as BATON_…=….
-            both_ways: whether nodes send and receive.
-            roles_words: flags of `baton roles`; None: roles stay.
+        `proxy_words`: flags, and settings as BATON_…=…. `both_ways`: nodes send and receive. `roles_words`: flags of
+        `baton roles`; None: roles stay.
         """
         roles = [*["prefill"] * shape.prefill, *["decode"] * shape.decode]
         places = cycle((self._servers.prefill, self._servers.decode))  # one on each core

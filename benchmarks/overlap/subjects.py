@@ -20,6 +20,7 @@ from benchmarks.overlap.figures import Sample
 from benchmarks.overlap.session import MeasureError
 
 COMPLETIONS: Final = "/v1/completions"
+_JSON: Final = {"Content-Type": "application/json"}
 SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
 _TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
 _PREFILL_SECONDS: Final = "vllm:request_prefill_time_seconds_sum"
@@ -45,11 +46,10 @@ def request_body(model: str, prompt: Sequence[int], max_tokens: int, **more: Any
 
 async def read_stream(http: aiohttp.ClientSession, url: str, body: bytes, times: list[float] | None = None) -> Answer:
     """Read an answer to its end; `times` is appended to as tokens come. Raises `MeasureError`: no 200 with a token."""
-    headers = {"Content-Type": "application/json"}
     times = [] if times is None else times
     began = time.monotonic()
     try:
-        async with http.post(url + COMPLETIONS, data=body, headers=headers) as response:
+        async with http.post(url + COMPLETIONS, data=body, headers=_JSON) as response:
             async for line in response.content:
                 if line.startswith(b"data: {"):
                     times.append(time.monotonic())
@@ -120,6 +120,14 @@ class Pair:
         prefill_s = await prefill_seconds(self.http, self.prefill) - prefill_before
         return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s), answer
 
+    async def _prefill_leg(self, prompt: Sequence[int], params: Mapping[str, Any]) -> dict[str, Any]:
+        body = request_body(self.model, prompt, 1, stream=False, kv_transfer_params=params)
+        async with self.http.post(self.prefill + COMPLETIONS, data=body, headers=_JSON) as response:
+            answered: dict[str, Any] = await response.json()
+            if response.status != 200:
+                raise MeasureError(f"the prefill leg was answered {response.status}")
+            return answered
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baton(Pair):
@@ -165,7 +173,7 @@ class Mooncake(Pair):
         decode = {"do_remote_decode": False, "do_remote_prefill": True, "remote_engine_id": engine, **transfer}
         decode["remote_bootstrap_addr"] = self.bootstrap_for_decode
         body = request_body(self.model, prompt, max_tokens, kv_transfer_params=decode)
-        leg = asyncio.create_task(_prefill_leg(self.http, self.prefill, self.model, prompt, prefill))
+        leg = asyncio.create_task(self._prefill_leg(prompt, prefill))
         try:
             return await read_stream(self.http, self.decode, body, times)
         finally:
@@ -183,7 +191,7 @@ class Nixl(Pair):
         remote = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
         params = {"do_remote_decode": True, "do_remote_prefill": False, **dict.fromkeys(remote)}
         began = time.monotonic()
-        answered = await _prefill_leg(self.http, self.prefill, self.model, prompt, params)
+        answered = await self._prefill_leg(prompt, params)
         handed = answered.get("kv_transfer_params")
         if not handed:
             raise MeasureError("the prefill leg handed nothing over")
@@ -204,17 +212,6 @@ async def prefill_seconds(http: aiohttp.ClientSession, url: str) -> float:
             if line.startswith(_PREFILL_SECONDS):
                 return float(line.rpartition(" ")[2])
     return 0.0
-
-
-async def _prefill_leg(
-    http: aiohttp.ClientSession, url: str, model: str, prompt: Sequence[int], params: Mapping[str, Any]
-) -> dict[str, Any]:
-    body = request_body(model, prompt, 1, stream=False, kv_transfer_params=params)
-    async with http.post(url + COMPLETIONS, data=body, headers={"Content-Type": "application/json"}) as response:
-        answered: dict[str, Any] = await response.json()
-        if response.status != 200:
-            raise MeasureError(f"the prefill leg was answered {response.status}")
-        return answered
 
 
 def _committed(worker: dict[str, Any]) -> int:

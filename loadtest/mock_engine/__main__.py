@@ -83,8 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--itl-ms", type=float, default=0.0)
     parser.add_argument("--tokens", type=int, default=16, help="of an answer, where a request does not say how many")
     parser.add_argument("--chunk-bytes", type=int, default=0, help="of each token's event, padded; 0: as it comes")
-    tick = "delays end with a tick; set it to the ITL for steps"
-    parser.add_argument("--tick-ms", type=float, default=1.0, help=tick)
+    parser.add_argument("--tick-ms", type=float, default=1.0, help="delays end on a tick; set it to the ITL for steps")
     parser.add_argument("--fault", choices=list(Fault), default=Fault.NONE)
     parser.add_argument("--fault-status", type=int, default=500)
     parser.add_argument("--fault-after", type=int, default=1, help="tokens that are sent before a cut or a stall")

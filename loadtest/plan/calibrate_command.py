@@ -51,8 +51,7 @@ def parser() -> words.Parser:
     add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
     add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
     add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
-    rounds = "measure everything so often: speeds drift (%(default)s)"
-    add("--rounds", type=words.count, default=1, metavar="N", help=rounds)
+    add("--rounds", type=words.count, default=1, metavar="N", help="measure all so often: speeds drift (%(default)s)")
     add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
     add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     limits = made.add_argument_group("the nodes' limits, as they were started").add_argument

@@ -33,8 +33,7 @@ def parser() -> words.Parser:
     add = made.add_argument_group("server").add_argument
     words.add_server(add)
     add("--endpoint", choices=("completions", "chat"), default="completions")
-    sent = "sent with each request"
-    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE", help=sent)
+    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE", help="sent with requests")
     add("--extra-body", default="{}", metavar="JSON", help="further fields of each request")
     add("--no-ignore-eos", dest="ignore_eos", action="store_false", help="let answers end early")
     add("--temperature", type=words.not_negative, default=0.0)
@@ -46,16 +45,14 @@ def parser() -> words.Parser:
     add("--warmup", type=words.count_or_none, default=0, metavar="N", help="requests that do not count")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
     add("--metrics-url", nargs="+", default=[], metavar="URL", help="nodes whose /metrics are read before and after")
-    trace = "the nodes' secret: they are also asked for legs and pushes"
-    add("--secret-file", type=Path, metavar="FILE", help=trace)
+    add("--secret-file", type=Path, metavar="FILE", help="the nodes' secret: they are also asked for legs and pushes")
     add("--out", type=Path, metavar="DIR", help="write result.json, requests.csv, report.md, report.html")
     return made
 
 
 def add_load(made: words.Parser) -> None:
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
-    users = "closed loop: users (1); open loop: requests in flight at most"
-    add("--concurrency", type=words.count, metavar="N", help=users)
+    add("--concurrency", type=words.count, metavar="N", help="closed loop: users (1); open loop: in flight at most")
     add("--rate", type=words.above_0, metavar="R", help="open loop: requests (conversations) per second")
     add("--rates", type=words.numbers, metavar="R,R,…", help="a sweep: one stage for each rate")
     add("--burstiness", type=words.above_0_or_inf, metavar="B", help="1: Poisson (default); below: burstier; inf: even")
@@ -78,12 +75,9 @@ def add_dataset(made: words.Parser) -> None:
     add("--length-spread", type=words.share, default=0.0, metavar="X", help="draw both from length × (1 ± X)")
     add("--prefixes", type=words.count, default=8, metavar="N", help="shared-prefix: how many (%(default)s)")
     add("--prefix-tokens", type=words.count, default=512, metavar="N", help="shared-prefix: length (%(default)s)")
-    turns = "multi-turn: requests of a conversation (%(default)s)"
-    add("--turns", type=words.count, default=4, metavar="N", help=turns)
-    vocabulary = "token ids in use (10:1000)"
-    add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH", help=vocabulary)
-    per_word = "of the tokenizer, for prompts of words"
-    add("--tokens-per-word", type=words.above_0, default=1.0, metavar="X", help=per_word)
+    add("--turns", type=words.count, default=4, metavar="N", help="multi-turn: requests per conversation (%(default)s)")
+    add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH", help="token ids used (10:1000)")
+    add("--tokens-per-word", type=words.above_0, default=1.0, metavar="X", help="the tokenizer's, for prompts of words")
 
 
 def add_trace(made: words.Parser) -> None:
