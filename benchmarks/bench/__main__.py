@@ -17,12 +17,12 @@ from benchmarks import bench_model, harness
 from benchmarks.bench import report
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
 from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
-from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Measured
+from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl
 from benchmarks.overlap.processes import two_nodes
 from benchmarks.overlap.rig import put_up
-from benchmarks.overlap.session import Effort, prompts, rotated, wait_until_quiet
+from benchmarks.overlap.session import Session, prompts, rotated, wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
@@ -61,14 +61,16 @@ async def measure(
         await rig.start(variants)
         subjects = await rig.subjects(CHUNK_TOKENS, variants)
         del subjects[RAW]
-        draw = prompts(arguments.seed)
-        effort = Effort(
-            samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0
+        session = Session(
+            draw=prompts(arguments.seed),
+            meter=OtherCpu(os.getpid()),
+            samples=arguments.rounds,
+            extra_rounds=4,
+            max_other_cores=arguments.max_other_cpu,
+            patience_s=15.0,
         )
-        meter = OtherCpu(os.getpid())
-        links, lengths = arguments.links, arguments.tokens
-        cells = rig.cells(subjects, CHUNK_TOKENS, draw, links=links, lengths=lengths, meter=meter, effort=effort)
-        async for measured in cells:
+        cells = [Cell(link, tokens, CHUNK_TOKENS) for link in arguments.links for tokens in arguments.tokens]
+        async for measured in rig.cells(cells, subjects, session):
             taken.cells.append(measured)
             _say(report.first_token_table([first_tokens(measured)]))
         asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
@@ -77,8 +79,8 @@ async def measure(
             rounds: dict[str, list[Felt]] = {name: [] for name in asked}
             for turn in range(arguments.stream_rounds):
                 for name in rotated(list(asked), turn):
-                    await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
-                    rounds[name].append(await interfere(asked[name], Setting(), draw))
+                    await wait_until_quiet(session)
+                    rounds[name].append(await interfere(asked[name], Setting(), session.draw))
             taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
             _say(report.streams_table(streams(taken.felts[-1])))
 

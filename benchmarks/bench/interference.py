@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol, runtime_checkable
 
-from benchmarks.overlap.session import MeasureError
+from benchmarks.overlap.session import Draw, MeasureError
 from benchmarks.overlap.subjects import Answer
 
 START_TIMEOUT_S: Final = 20.0
@@ -44,7 +44,7 @@ class Felt:
     long_ttft_s: Sequence[float]
 
 
-async def interfere(asked: Asked, setting: Setting, draw: Callable[[int], list[int]]) -> Felt:
+async def interfere(asked: Asked, setting: Setting, draw: Draw) -> Felt:
     """Run the load once. Raises `MeasureError`: a request failed, or a stream ended before the last long prompt was answered."""
     times: list[list[float]] = [[] for _ in range(setting.streams)]
     streams = [
@@ -87,9 +87,7 @@ async def _all_running(streams: Sequence[asyncio.Task[Answer]], times: Sequence[
         await asyncio.sleep(POLL_S)
 
 
-async def _long_prompts(
-    asked: Asked, setting: Setting, draw: Callable[[int], list[int]], began: float
-) -> Sequence[Answer]:
+async def _long_prompts(asked: Asked, setting: Setting, draw: Draw, began: float) -> Sequence[Answer]:
     async def one(at: int) -> Answer:
         prompt = draw(setting.long_prompt_tokens)
         await asyncio.sleep(began + at * setting.every_s - time.monotonic())

@@ -1,9 +1,10 @@
 """What an idle plain server takes, and whether a request kept the SLOs that follow from it."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.measures.record import Record
@@ -27,10 +28,8 @@ class Idle(NamedTuple):
 
     def times_s(self, tokens: float) -> tuple[float, float]:
         """Return TTFT and TPOT: on the line between the neighbours in length, beyond the ends those of the end."""
-        at = bisect_left(self.points, tokens, key=lambda point: point[0])
-        low, high = self.points[max(at - 1, 0)], self.points[min(at, len(self.points) - 1)]
-        share = (tokens - low[0]) / (high[0] - low[0]) if low is not high else 0.0
-        return low[1] + (high[1] - low[1]) * share, low[2] + (high[2] - low[2]) * share
+        lengths, ttfts_s, tpots_s = zip(*self.points, strict=True)
+        return float(np.interp(tokens, lengths, ttfts_s)), float(np.interp(tokens, lengths, tpots_s))
 
     def cost_s(self, kind: Kind) -> float:
         """Return the mean work of a request if the prefix cache has all earlier turns."""

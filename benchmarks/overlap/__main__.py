@@ -11,12 +11,12 @@ from typing import Final, get_args, get_type_hints
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.forkserver import ForkServer
-from benchmarks import bench_model, harness
-from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
+from benchmarks import harness
+from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.processes import two_nodes
 from benchmarks.overlap.rig import put_up
-from benchmarks.overlap.session import Effort, prompts
+from benchmarks.overlap.session import Session, prompts
 from benchmarks.usage import OtherCpu
 
 REQUEST_TIMEOUT_S: Final = 60.0
@@ -46,22 +46,23 @@ def parser() -> argparse.ArgumentParser:
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     done: list[Figures] = []
-    effort = Effort(
+    session = Session(
+        draw=prompts(arguments.seed),
+        meter=OtherCpu(os.getpid()),
         samples=arguments.samples,
         extra_rounds=arguments.extra_rounds,
         max_other_cores=arguments.max_other_cpu,
         patience_s=arguments.patience_s,
     )
-    links, lengths, draw = arguments.links, arguments.tokens, prompts(arguments.seed)
-    pinned, meter = arguments.cores == "pinned", OtherCpu(os.getpid())
+    pinned = arguments.cores == "pinned"
     try:
         async with put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
             await rig.start(arguments.variants)
             for chunk in arguments.chunks:
                 network.throttle(0)
                 subjects = await rig.subjects(chunk, arguments.variants)
-                cells = rig.cells(subjects, chunk, draw, links=links, lengths=lengths, meter=meter, effort=effort)
-                async for measured in cells:
+                cells = [Cell(link, tokens, chunk) for link in arguments.links for tokens in arguments.tokens]
+                async for measured in rig.cells(cells, subjects, session):
                     done.append(figures(measured))
                     print(table(done[-1:]), flush=True)
     finally:

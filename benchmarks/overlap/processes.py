@@ -15,10 +15,9 @@ from typing import Any, Final
 import aiohttp
 
 from baton.contracts.secret import generate_secret, read_secret
-from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
-from benchmarks import usage
+from benchmarks import bench_model, usage
 from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError, workplace
 from benchmarks.netns import target_in
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
@@ -188,16 +187,13 @@ class Servers:
         self.processes = processes
         self.http = processes.http
         self._port = FIRST_PORT
-        self._secret_file = processes.folder / "secret"
-        self._secret_file.write_text(generate_secret())
+        secret_file = processes.folder / "secret"
+        secret_file.write_text(generate_secret())
+        self.secret = ("--secret-file", str(secret_file))
         self.model = str(MODEL)
-        self.token = read_secret(self._secret_file).node_token()
+        self.token = read_secret(secret_file).node_token()
         self.prefill = Place(netns=network.prefill, core=PREFILL_CORE, pinned=pinned, data_host=PREFILL_DATA)
         self.decode = Place(netns=network.decode, core=DECODE_CORE, pinned=pinned, data_host=DECODE_DATA)
-
-    @property
-    def secret(self) -> tuple[str, str]:
-        return ("--secret-file", str(self._secret_file))
 
     def next_port(self) -> int:
         self._port += 1

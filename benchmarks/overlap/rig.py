@@ -7,7 +7,7 @@ and samples can alternate.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -22,9 +22,8 @@ from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, Cell, Kv, Measured
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
 from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Servers, processes
-from benchmarks.overlap.session import Effort, MeasureError, Subject, measure_cell
+from benchmarks.overlap.session import MeasureError, Session, Subject, measure_cell
 from benchmarks.overlap.subjects import Baton, Plain, Raw
-from benchmarks.usage import OtherCpu
 
 RAW_BYTES: Final = 64 << 20  # room for the longest prompt's KV
 _PREFILL: Final = "baton.prefill_node.__main__:main"
@@ -58,25 +57,15 @@ class Rig:
         await self._start_raw(self._kv.layers)
 
     async def cells(
-        self,
-        subjects: Mapping[str, Subject],
-        chunk_tokens: int,
-        draw: Callable[[int], list[int]],
-        *,
-        links: Iterable[int],
-        lengths: Sequence[int],
-        meter: OtherCpu,
-        effort: Effort,
+        self, cells: Sequence[Cell], subjects: Mapping[str, Subject], session: Session
     ) -> AsyncIterator[Measured]:
-        """Warm up, then yield each link and length as it is measured."""
+        """Warm up, then yield each cell as it is measured."""
         for subject in [*subjects.values()] * 2:  # first passes are slow, and nodes meet for the first time
             with suppress(MeasureError):
-                await subject.measure(draw(max(lengths)))
-        for link in links:
-            self._servers.network.throttle(link)
-            for tokens in lengths:
-                cell = Cell(link, tokens, chunk_tokens)
-                yield await measure_cell(cell, subjects, draw, meter, effort, kv=self._kv)
+                await subject.measure(session.draw(max(cell.tokens for cell in cells)))
+        for cell in cells:
+            self._servers.network.throttle(cell.link_mbit_s)
+            yield await measure_cell(cell, self._kv, subjects, session)
 
     async def subjects(self, chunk_tokens: int, variants: Sequence[str]) -> dict[str, Subject]:
         """Start the servers of a chunk size, in place of those of the last one, and return what to measure."""
@@ -125,10 +114,9 @@ class Rig:
         )
 
     async def _two(self, chunk: Sequence[str]) -> Plain:
-        """Two servers that each do everything, one on each core, behind one proxy.
+        """Put two servers that each do everything behind one proxy, one on each core.
 
-        They are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM
-        does.
+        They are decode nodes, which compute prompts as vLLM does where there is no prefill node.
         """
         nodes: list[str] = []
         for at, place in enumerate((self._servers.prefill, self._servers.decode)):

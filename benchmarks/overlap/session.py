@@ -14,6 +14,7 @@ from benchmarks.usage import OtherCpu
 MIN_TOKEN: Final = 10  # of the embedded tokenizer's 1,024: no special ones
 MAX_TOKEN: Final = 1000
 GLANCE_S: Final = 0.4  # how long one looks to see whether the machine is quiet
+Draw = Callable[[int], list[int]]  # a new prompt of so many tokens
 _Round = tuple[float, dict[str, Sample]]  # CPU that others used in it, in cores; samples by subject
 
 
@@ -30,16 +31,18 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long to try."""
+class Session:
+    """What samples are taken with, and how long to try."""
 
+    draw: Draw
+    meter: OtherCpu
     samples: int  # per subject and cell
     extra_rounds: int  # per cell, to replace rounds that failed or in which others used the CPU
     max_other_cores: float  # above it a round is taken again
     patience_s: float = 0.0  # before each round, for the machine to become quiet
 
 
-def prompts(seed: int | None) -> Callable[[int], list[int]]:
+def prompts(seed: int | None) -> Draw:
     """Return what draws prompts of a length; no two are alike, so that no stale KV can pass for fresh. None: no two sessions either."""
     rng = random.Random(seed)  # repeatable, not secret
     return lambda tokens: [rng.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(tokens)]
@@ -51,37 +54,29 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
     return [*names[start:], *names[:start]]
 
 
-async def measure_cell(
-    cell: Cell,
-    subjects: Mapping[str, Subject],
-    draw: Callable[[int], list[int]],
-    meter: OtherCpu,
-    effort: Effort,
-    *,
-    kv: Kv,
-) -> Measured:
+async def measure_cell(cell: Cell, kv: Kv, subjects: Mapping[str, Subject], session: Session) -> Measured:
     """Take all samples of a cell; the first round only warms up. Raises `MeasureError`: every round had a failure."""
     names = list(subjects)
     clean: list[_Round] = []
     noisy: list[_Round] = []  # in case there are too few clean ones
     failures: list[str] = []
     warm = False
-    for turn in range(1 + effort.samples + effort.extra_rounds):
-        if len(clean) == effort.samples:
+    for turn in range(1 + session.samples + session.extra_rounds):
+        if len(clean) == session.samples:
             break
-        await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
-        meter.restart()
+        await wait_until_quiet(session)
+        session.meter.restart()
         try:
-            taken = {name: await _sample(cell, name, subjects[name], draw) for name in rotated(names, turn)}
+            taken = {name: await _sample(cell, name, subjects[name], session.draw) for name in rotated(names, turn)}
         except MeasureError as exc:
             failures.append(str(exc))
             continue
         if warm:
-            cores = meter.other_cores()
-            (clean if cores <= effort.max_other_cores else noisy).append((cores, taken))
+            cores = session.meter.other_cores()
+            (clean if cores <= session.max_other_cores else noisy).append((cores, taken))
         warm = True
     noisy.sort(key=lambda each: each[0])
-    chosen = clean + noisy[: effort.samples - len(clean)]
+    chosen = clean + noisy[: session.samples - len(clean)]
     if not chosen:
         raise MeasureError("; ".join(sorted(set(failures))) or "there was no round")
     return Measured(
@@ -95,17 +90,17 @@ async def measure_cell(
     )
 
 
-async def wait_until_quiet(meter: OtherCpu, max_other_cores: float, patience_s: float) -> None:
+async def wait_until_quiet(session: Session) -> None:
     """Give others time to finish what they are doing on this machine."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + session.patience_s
     while time.monotonic() < deadline:
-        meter.restart()
+        session.meter.restart()
         await asyncio.sleep(GLANCE_S)
-        if meter.other_cores() <= max_other_cores:
+        if session.meter.other_cores() <= session.max_other_cores:
             return
 
 
-async def _sample(cell: Cell, name: str, subject: Subject, draw: Callable[[int], list[int]]) -> Sample:
+async def _sample(cell: Cell, name: str, subject: Subject, draw: Draw) -> Sample:
     try:
         return await subject.measure(draw(cell.tokens))
     except MeasureError as exc:

@@ -1,4 +1,1 @@
-"""One request over HTTP/1.1, timed where its bytes arrive.
-
-`http` has connections, `exchange` understands an answer and makes a `Record` of it.
-"""
+"""One request over HTTP/1.1, timed where its bytes arrive: `http` has connections, `exchange` makes a `Record` of it."""

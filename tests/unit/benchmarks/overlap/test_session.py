@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.overlap.figures import Cell, Kv, Measured, Sample
-from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
+from benchmarks.overlap.session import MeasureError, Session, measure_cell, prompts
 from benchmarks.usage import OtherCpu
 
 CELL = Cell(200, 16, 512)
@@ -39,8 +39,8 @@ class Meter(OtherCpu):
 
 async def measured(subjects: dict[str, Recorder], meter: Meter) -> Measured:
     """Measure one cell: two rounds, and at most two more."""
-    effort = Effort(samples=2, extra_rounds=2, max_other_cores=0.1)
-    return await measure_cell(CELL, subjects, prompts(1), meter, effort, kv=Kv(8, 16, 1))
+    session = Session(draw=prompts(1), meter=meter, samples=2, extra_rounds=2, max_other_cores=0.1)
+    return await measure_cell(CELL, Kv(8, 16, 1), subjects, session)
 
 
 async def test_subjects_alternate_and_each_round_begins_with_another() -> None:
