@@ -38,10 +38,10 @@ def _measure(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="proxy-bench-") as folder:
         work = session.run(plan, chosen, Path(folder), lambda line: print(line, file=sys.stderr))
         result = uvloop.run(work)
-    text = report.markdown(plan, chosen, missing, result, about)
+    text = report.markdown(result, missing, about)
     print(text)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(report.to_plain(plan, chosen, missing, result, about), indent=1) + "\n")
+        arguments.json.write_text(json.dumps(report.to_plain(result, missing, about), indent=1) + "\n")
     if arguments.markdown is not None:
         put(text, arguments.markdown)
     return 0

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import math
-import os
 import resource
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness, usage
 from benchmarks.proxy.load import SHORT, Load, Taken
-from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
+from benchmarks.proxy.stage import Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import OURS
 
 _OF_A_STREAM: Final = 2  # descriptors, of the proxy
@@ -67,11 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def run(given: argparse.Namespace, folder: Path) -> Found:
     """Open and read the streams. Raises `RunError`: no proxy, an answer is not whole, or they were not all open together."""
-    cores = Cores()
-    os.sched_setaffinity(0, {cores.load})
     plan = Plan(itl_ms=given.itl_s * 1000, streams=1)
     subject = replace(OURS[0], command=lambda place: [*OURS[0].command(place), "--workers", str(given.workers)])
-    stage = Stage(plan, folder, cores)
+    stage = Stage(plan, folder)
     async with (
         collector() as traces,
         stage.mocks("baton") as pair,

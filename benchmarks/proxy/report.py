@@ -8,20 +8,17 @@ from benchmarks.harness import markdown_table
 from benchmarks.proxy import figures
 from benchmarks.proxy.figures import ASGI, BATON, METRICS, Metric, Sample, Verdict
 from benchmarks.proxy.session import Result
-from benchmarks.proxy.stage import Plan
-from benchmarks.proxy.subjects import Missing, Subject
+from benchmarks.proxy.subjects import Missing
 
 _COMPARED: Final = (figures.REQUEST, figures.CHUNK, figures.ADDED, figures.STARTS)
 _MIB: Final = 1 << 20
 
 
-def to_plain(
-    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
-) -> dict[str, Any]:
+def to_plain(result: Result, missing: Sequence[Missing], about: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **about,
-        "plan": asdict(plan),
-        "subjects": {subject.name: subject.what for subject in subjects},
+        "plan": asdict(result.plan),
+        "subjects": {subject.name: subject.what for subject in result.subjects},
         "missing": {one.name: one.reason for one in missing},
         "noise": asdict(result.noise),
         "figures": {name: _plain_figures(samples) for name, samples in result.samples.items()},
@@ -31,10 +28,8 @@ def to_plain(
     }
 
 
-def markdown(
-    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
-) -> str:
-    parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
+def markdown(result: Result, missing: Sequence[Missing], about: Mapping[str, Any]) -> str:
+    parts = [_opening(result, missing, about), _figures(result)]
     parts += [_ratios(result, other) for other in (ASGI, figures.HTTPX) if other in result.samples]
     if verdicts := _judged(result):
         rows = [list(_verdict(verdict)) for verdict in verdicts]
@@ -46,10 +41,8 @@ def _judged(result: Result) -> list[Verdict]:
     return [figures.verdict_of(target, result.samples) for target in figures.TARGETS] if BATON in result.samples else []
 
 
-def _opening(
-    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
-) -> str:
-    noise = result.noise
+def _opening(result: Result, missing: Sequence[Missing], about: Mapping[str, Any]) -> str:
+    plan, noise = result.plan, result.noise
     most = max(noise.other_cores)
     lines = [
         (
@@ -69,7 +62,7 @@ def _opening(
             "process tree. Every request was handed over from a prefill to a decode mock, and every byte was counted."
         ),
         "",
-        *(f"- **{subject.name}**: {subject.what}" for subject in subjects),
+        *(f"- **{subject.name}**: {subject.what}" for subject in result.subjects),
         *(f"- **{one.name}**: not measured, {one.reason}" for one in missing),
     ]
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from baton.loadtest.errors import RunError
 from benchmarks import usage
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import SHORT, Load
-from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
+from benchmarks.proxy.stage import Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import TRACED, Subject
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ class Noise:
 class Result:
     """All samples, by subject and round."""
 
+    plan: Plan
+    subjects: Sequence[Subject]
     samples: dict[str, list[Sample]]
     memory: dict[str, usage.Memory]  # after the last round
     noise: Noise
@@ -38,10 +40,8 @@ class Result:
 
 async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callable[[str], None]) -> Result:
     """Measure. Raises `RunError`: a subject does not start, or an answer or a count is not what it must be."""
-    cores = Cores()
-    os.sched_setaffinity(0, {cores.load})
     async with AsyncExitStack() as stack:
-        stage = Stage(plan, folder, cores)
+        stage = Stage(plan, folder)
         pairs = {dialect: await stack.enter_async_context(stage.mocks(dialect)) for dialect in stage.dialects}
         traces = await stack.enter_async_context(collector())
         running = [await stack.enter_async_context(stage.start(subject, pairs, traces)) for subject in subjects]
@@ -62,7 +62,7 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
         enough = plan.rounds * plan.short_requests * TRACED > 10
         if enough and not traces.batches and any(subject.dialect == "baton" for subject in subjects):
             raise RunError("no trace has come: Baton was not measured as is said")
-    return Result(samples=samples, memory=memory, noise=noise)
+    return Result(plan=plan, subjects=subjects, samples=samples, memory=memory, noise=noise)
 
 
 async def _direct(plan: Plan, load: Load) -> tuple[float, float]:

@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -24,24 +24,6 @@ _LENGTH: Final = b"\r\ncontent-length:"
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
 SETTLE_S: Final = 5.0  # how long a leg may outlast its request
 Dialect = Literal["baton", "vllm"]
-
-
-class Cores:
-    """Which core the load and the mocks have, and which one the proxies; the same one where there is but one."""
-
-    def __init__(self) -> None:
-        self._all = sorted(os.sched_getaffinity(0))
-        self.load, self.proxy = self._all[0], self._all[-1]
-
-    @contextmanager
-    def on(self, core: int) -> Iterator[None]:
-        """Start what is started in the block on one core: a child inherits it before it has any thread."""
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {core})
-        try:
-            yield
-        finally:
-            os.sched_setaffinity(0, before)
 
 
 @asynccontextmanager
@@ -150,14 +132,16 @@ class Running:
 
 
 class Stage:
-    """Starts what a session needs."""
+    """Starts what a session needs: the load, which is this process, and the mocks on one core, proxies on another."""
 
     dialects: Final[tuple[Dialect, ...]] = ("baton", "vllm")
 
-    def __init__(self, plan: Plan, folder: Path, cores: Cores) -> None:
+    def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        self._cores = cores
+        cores = sorted(os.sched_getaffinity(0))
+        self._load_core, self._proxy_core = cores[0], cores[-1]  # the same one where there is but one
+        os.sched_setaffinity(0, {self._load_core})
         self._secret_file = folder / "secret"
         self._secret_file.write_text(generate_secret())
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
@@ -187,9 +171,12 @@ class Stage:
             collector_url=traces.url,
         )
         async with AsyncExitStack() as stack:
-            with self._cores.on(self._cores.proxy):
-                proxy = running(subject.command(place), self._folder / f"{subject.name}.log", self._environment)
+            proxy = running(subject.command(place), self._folder / f"{subject.name}.log", self._environment)
+            os.sched_setaffinity(0, {self._proxy_core})  # which a child inherits before it has any thread
+            try:
                 process = await stack.enter_async_context(proxy)
+            finally:
+                os.sched_setaffinity(0, {self._load_core})
             load = Load(f"http://127.0.0.1:{place.port}", subject.body)
             stack.callback(load.close)
             one = Running(subject, process.pid, load, mocks)

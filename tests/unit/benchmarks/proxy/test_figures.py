@@ -78,12 +78,13 @@ def result() -> Result:
     """Two rounds of three subjects."""
     samples = {BATON: costs(100, 120), ASGI: costs(100, 100), HTTPX: costs(700, 700)}
     memory = dict.fromkeys(samples, Memory(64 << 20, 32 << 20))
-    return Result(samples=samples, memory=memory, noise=Noise(0.1, 0.9, [0.01, 0.02]))
+    noise, chosen = Noise(0.1, 0.9, [0.01, 0.02]), subjects(Path("/nowhere"))[0]
+    return Result(plan=Plan(rounds=2), subjects=chosen, samples=samples, memory=memory, noise=noise)
 
 
 def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
     """A missed target, a subject that is missing with its reason, and the noise stand in the text; JSON has every sample."""
-    text = markdown(Plan(rounds=2), subjects(Path("/nowhere"))[0], MISSING, result(), ABOUT)
+    text = markdown(result(), MISSING, ABOUT)
 
     assert "| CPU per request: httpx-relay ÷ baton ≥ 8 | 6.42 (5.83–7.00) | **no** |" in text
     assert "| CPU per request: baton ÷ asgi-relay ≤ 1.35 | 1.10 (1.00–1.20) | yes |" in text
@@ -91,7 +92,7 @@ def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
     assert "- **vllm-router**: not measured, it cannot be had" in text
     assert "at most 0.020 cores" in text
     assert "| baton | 110 (100–120) |" in text
-    plain = json.loads(json.dumps(to_plain(Plan(rounds=2), [], MISSING, result(), ABOUT)))
+    plain = json.loads(json.dumps(to_plain(result(), MISSING, ABOUT)))
 
     assert len(plain["samples"][BATON]) == 2
     assert plain["figures"][BATON]["CPU per request"]["median"] == pytest.approx(110)
