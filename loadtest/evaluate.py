@@ -6,7 +6,6 @@ A line is a question, and an answer that ends with `#### N`. Right is an answer 
 import argparse
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -23,7 +22,6 @@ from baton.loadtest.client.fetch import first_model
 from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.serving import errors_by_kind
-from baton.loadtest.run.build import key
 from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.run.loops import ask_each
 from baton.loadtest.traffic.script import Ask, Form, Prompt
@@ -125,7 +123,6 @@ def parser() -> words.Parser:
 
 def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
-    given.api_key = key(given.api_key, os.environ)
     shots, questions = chosen(given)
     answers: list[Answered] = uvloop.run(ask_all(given, shots, questions))
     right = [

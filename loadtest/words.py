@@ -55,7 +55,20 @@ def parser(command: str, description: str) -> Parser:
 def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
     add("--url", required=True, help=f"base URL{of}, with or without /v1")
     add("--model", help="the first one of /v1/models, unless given")
-    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
+    add(
+        "--api-key",
+        type=_api_key,
+        default="",
+        metavar="KEY",
+        help="sent as a bearer token; $OPENAI_API_KEY, unless given",
+    )
+
+
+def _api_key(given: str) -> str | None:
+    found = (given or os.environ.get("OPENAI_API_KEY", "")).strip()
+    if not sendable(found):
+        raise argparse.ArgumentTypeError("the API key has letters that no key has")
+    return found or None
 
 
 def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from baton.loadtest.plan.rows import PrefillCell
 from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
-from baton.loadtest.run.build import key
 from baton.loadtest.run.environment import environment, now
 from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
 from baton.loadtest.traffic.arrivals import arrivals
@@ -67,7 +65,6 @@ def parser() -> words.Parser:
 
 def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
-    given.api_key = key(given.api_key, os.environ)
     if given.link_gbit and not given.prefill_metrics:
         raise UsageError("--link-gbit needs --prefill-metrics, which says how much KV a token has")
     if len(given.prompt_tokens) < 3:

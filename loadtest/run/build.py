@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -88,25 +88,16 @@ def add_trace(made: words.Parser) -> None:
     add("--max-output", type=words.count, metavar="N", help="ask for no longer answers")
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """Read the command line; `slos_ms`, `more` and `api_key` are ready for use. Raises `UsageError`: it is wrong."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; `slos_ms` and `more` are ready for use. Raises `UsageError`: it is wrong."""
     arguments = parser().parse_args(argv)
     arguments.slos_ms = parse_slos(arguments.goodput)
     arguments.more = _json_object(arguments.extra_body)
-    arguments.api_key = key(arguments.api_key, environ)
     for wrong in conflicts(arguments):
         raise UsageError(wrong)
     if arguments.secret_file and not arguments.metrics_url:
         raise UsageError("--secret-file needs --metrics-url, the nodes to be asked")
     return arguments
-
-
-def key(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the API key of the command line, or of the environment. Raises `UsageError`: no header can hold it."""
-    found = (given or environ.get("OPENAI_API_KEY") or "").strip()
-    if not words.sendable(found):
-        raise UsageError("the API key has letters that no key has")
-    return found or None
 
 
 def conflicts(given: argparse.Namespace) -> list[str]:

@@ -6,7 +6,6 @@ import contextlib
 import csv
 import gc
 import io
-import os
 import signal
 import time
 from collections import Counter
@@ -43,7 +42,7 @@ COLUMNS: Final = (  # of the requests in CSV
 
 
 def main(argv: Sequence[str]) -> int:
-    given = parse(argv, os.environ)
+    given = parse(argv)
     dataset = build.source(given)
     if given.out:
         prepare(given.out)

@@ -33,7 +33,7 @@ async def replayed(trio: Trio, stack: Stack) -> Result:
     """Replay the trace, and let the nodes tell of every leg."""
     nodes = ["--metrics-url", trio.prefill.url, trio.decode.url, "--secret-file", str(stack.secret_file)]
     argv = ["--url", trio.proxy.url, "--trace", str(CONVERSATION), "--requests", str(REQUESTS), *SCALES, *nodes]
-    given = parse([*argv, "--concurrency", AT_ONCE], {})
+    given = parse([*argv, "--concurrency", AT_ONCE])
     return await run(given, build.source(given))
 
 

@@ -98,7 +98,7 @@ def test_a_command_parses(page: str, arguments: list[str]) -> None:
     elif command == "proxy":
         assert load(_overrides(command_line().parse_args(rest)), {}, None).config.proxy.decode
     elif command == "loadtest":
-        assert not build.conflicts(build.parse(rest[1:], {}))
+        assert not build.conflicts(build.parse(rest[1:]))
     else:
         assert command == "config"
 

@@ -32,7 +32,7 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def taken(fake: FakeOpenAI, *argv: str) -> Result:
     async with serving(fake) as url, asyncio.timeout(60):
-        given = parse(["--url", url, *argv], {})
+        given = parse(["--url", url, *argv])
         return await command.run(given, build.source(given))
 
 

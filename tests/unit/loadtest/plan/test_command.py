@@ -66,7 +66,7 @@ def test_a_trace_can_be_planned(file: str, tmp_path: Path, capsys: pytest.Captur
 def test_a_plan_sees_the_load_that_a_run_sends() -> None:
     """The same arguments give the same arrivals and lengths to both; prompts with a shared prefix share a block."""
     argv = [*RATE, "--length-spread", "0.5", "--seed", "3"]
-    given = parse(["--url", "http://a:1", *argv], {})
+    given = parse(["--url", "http://a:1", *argv])
     dataset = build.source(given)
     sent = [next(dataset.script(index)) for index in range(50)]
     (stage,) = build.stages(given, dataset)

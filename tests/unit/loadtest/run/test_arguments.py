@@ -36,23 +36,24 @@ URL = ("--url", "http://a:1")
 )
 def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(argv, {})
+        parse(argv)
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_key_may_come_from_the_environment() -> None:
-    """The command line wins."""
-    assert parse([*URL], {"OPENAI_API_KEY": "env"}).api_key == "env"
-    assert parse([*URL], {"OPENAI_API_KEY": "from a file\n"}).api_key == "from a file"
-    assert parse([*URL, "--api-key", "given"], {"OPENAI_API_KEY": "env"}).api_key == "given"
+def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line wins, unless it gives nothing."""
+    assert parse([*URL]).api_key is None
+    monkeypatch.setenv("OPENAI_API_KEY", "env")
+    assert parse([*URL]).api_key == parse([*URL, "--api-key", ""]).api_key == "env"
+    assert parse([*URL, "--api-key", "given"]).api_key == "given"
+    monkeypatch.setenv("OPENAI_API_KEY", "from a file\n")
+    assert parse([*URL]).api_key == "from a file"
 
 
 def test_no_secret_is_shown() -> None:
-    given = parse(
-        [*URL, "--api-key", "s3cret", "--header", "X-Token: s3cret", "--burstiness", "inf", "--rate", "1"], {}
-    )
+    given = parse([*URL, "--api-key", "s3cret", "--header", "X-Token: s3cret", "--burstiness", "inf", "--rate", "1"])
 
     assert "s3cret" not in str(shown(given))
     assert (shown(given)["api_key"], shown(given)["header"], shown(given)["burstiness"]) == (True, ["X-Token"], "inf")

@@ -18,7 +18,7 @@ TRACE = (
 
 
 def built(*argv: str) -> tuple[list[build.Stage], dict[str, Any]]:
-    given = parse(["--url", "http://a:1", *argv], {})
+    given = parse(["--url", "http://a:1", *argv])
     dataset = build.source(given)
     return build.stages(given, dataset), build.workload(given, dataset)
 
