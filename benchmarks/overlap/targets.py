@@ -46,12 +46,9 @@ def vllm_with_mooncake(argv: Sequence[str]) -> None:
 
 
 def vllm_with_nixl(argv: Sequence[str]) -> None:
-    """Serve with vLLM and its NixlConnector, whose wheels lie in a folder of their own, named by NIXL_FOLDER.
-
-    UCX looks for network devices in /sys, which has to be that of the namespace.
-    """
+    """Serve with vLLM and its NixlConnector, whose wheels lie in a folder of their own, named by NIXL_FOLDER."""
     worker().ask_for_amx()
-    _mount_sys()
+    _mount_sys()  # where UCX looks for network devices
     sys.path.append(os.environ["NIXL_FOLDER"])
     vllm_server(argv)
 
@@ -72,8 +69,7 @@ def _mount_sys() -> None:
 def raw_receiver(path: str, host: str, size: int) -> None:
     """Offer memory to a sender: tell every caller at the Unix socket `path` the session and the address."""
     memory = HostMemory(size)
-    factory = MooncakeFactory(host=host)
-    receiver = factory.receiver([(memory.address, size)])
+    receiver = MooncakeFactory(host=host).receiver([(memory.address, size)])
     with Listener(path, "AF_UNIX") as listener:
         while True:
             with listener.accept() as caller:
@@ -83,8 +79,7 @@ def raw_receiver(path: str, host: str, size: int) -> None:
 def raw_sender(path: str, host: str, size: int, copies: int) -> None:
     """Push on demand: a caller sends `(session, address, bytes)` and is told the seconds, or None for a failure."""
     source = HostMemory(size)
-    factory = MooncakeFactory(host=host)
-    sender = factory.sender([(source.address, size)])
+    sender = MooncakeFactory(host=host).sender([(source.address, size)])
     with Listener(path, "AF_UNIX") as listener, listener.accept() as caller:
         while True:
             session, target, length = caller.recv()

@@ -3,10 +3,11 @@
 They are measured in a process of their own, opposite one that offers the memory which the hooks' prompts are pushed to.
 """
 
+import gc
 import json
 import random
 import tempfile
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Client
@@ -111,9 +112,4 @@ def _plans() -> dict[str, Callable[[], object]]:
 
 def _least_s(function: Callable[[], object]) -> float:
     """Return the time of the least disturbed of several calls."""
-    samples = []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
-        function()
-        samples.append(time.perf_counter() - began)
-    return min(samples)
+    return min(timeit.repeat(function, gc.enable, number=1, repeat=REPETITIONS))  # which would disable collections

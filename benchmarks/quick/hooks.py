@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.secret import ClusterSecret
@@ -148,13 +148,10 @@ class PrefillRank:
             ),
         )
 
-    def wait_for_commits(self, count: int) -> dict[str, Any]:
-        """Wait for so many commits; return the worker's snapshot. Raises `BenchError`: one failed, or is late."""
+    def wait_for_commits(self, count: int) -> None:
+        """Wait for so many commits. Raises `BenchError`: one failed, or is late."""
         give_up = time.monotonic() + PATIENCE_S
-        while True:
-            snapshot = self.worker.snapshot()
-            if snapshot["totals"]["committed"] >= count:
-                return snapshot
+        while (snapshot := self.worker.snapshot())["totals"]["committed"] < count:
             if snapshot["failures"] or time.monotonic() > give_up:
                 raise BenchError(f"{snapshot['totals']['committed']} of {count} transfers: {snapshot}")
             time.sleep(POLL_S)
