@@ -58,23 +58,19 @@ def mixes(shift_s: float) -> dict[str, Sequence[Part]]:
     are 0.65 of it, so that about as many requests come in either turn. The answers of `alternating` are 1.7 times as
     much: a node that makes tokens for many streams at once can do more than the eight streams by which work is counted.
     """
+
+    def in_turns(one: Kind, other: Kind, share: float = 1.0) -> list[Part]:
+        every_s = 2 * shift_s
+        return [Part(one, 1.0, shift_s, every_s), Part(other, share, shift_s, every_s, first_s=shift_s)]
+
     return {
         "chat": [Part(CHAT)],
         "documents": [Part(DOCUMENTS)],
         "agentic": [Part(AGENTIC)],
         "bursty": [Part(CHAT, 0.5), Part(DOCUMENTS, 1.5, on_s=10, every_s=30, first_s=10)],
-        "shifting": [
-            Part(CHAT, on_s=shift_s, every_s=2 * shift_s),
-            Part(DOCUMENTS, on_s=shift_s, every_s=2 * shift_s, first_s=shift_s),
-        ],
-        "chat_agentic": [
-            Part(CHAT, on_s=shift_s, every_s=2 * shift_s),
-            Part(AGENTIC, 0.65, on_s=shift_s, every_s=2 * shift_s, first_s=shift_s),
-        ],
-        "alternating": [
-            Part(PROMPTS, on_s=shift_s, every_s=2 * shift_s),
-            Part(ANSWERS, 1.7, on_s=shift_s, every_s=2 * shift_s, first_s=shift_s),
-        ],
+        "shifting": in_turns(CHAT, DOCUMENTS),
+        "chat_agentic": in_turns(CHAT, AGENTIC, 0.65),
+        "alternating": in_turns(PROMPTS, ANSWERS, 1.7),
     }
 
 

@@ -50,15 +50,15 @@ class CpuQuota:
 
     def __enter__(self) -> Self:
         """Make the group. Raises `QuotaError`: the system does not let us."""
+        limits = {"cpu.max": f"{self._quota_us} {PERIOD_US}"}
+        if self._is_v1:
+            limits = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(self._quota_us)}
         try:
             if not self._is_v1:
                 (self._root / "cgroup.subtree_control").write_text("+cpu")
             self._folder.mkdir(exist_ok=True)
-            if self._is_v1:
-                (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (self._folder / "cpu.cfs_quota_us").write_text(str(self._quota_us))
-            else:
-                (self._folder / "cpu.max").write_text(f"{self._quota_us} {PERIOD_US}")
+            for name, value in limits.items():
+                (self._folder / name).write_text(value)
         except OSError as exc:
             raise QuotaError(f"cannot make a CPU quota at {self._folder}: {exc.strerror}") from exc
         return self
