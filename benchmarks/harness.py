@@ -70,10 +70,7 @@ def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOA
 
 
 def run(name: str, measure: Callable[[], int | None], *also: type[Exception]) -> int:
-    """Return the exit status of a benchmark: its own, 130 after Ctrl-C or SIGTERM, 1 after a sentence where it cannot go on.
-
-    2 where it was asked for what cannot be; `also`: further errors that are told in a sentence.
-    """
+    """Return an exit status: 130 after Ctrl-C or SIGTERM; 2 (wrong arguments) or 1 after an error of `FAILURES`, `also`."""
     told: tuple[type[Exception], ...] = (*FAILURES, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

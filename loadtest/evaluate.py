@@ -1,7 +1,4 @@
-"""`loadtest eval FILE`: exact-match accuracy over questions in gsm8k's format, so that others can repeat it.
-
-A line is a question, and an answer that ends with `#### N`. Right is an answer whose last number is N.
-"""
+"""`loadtest eval FILE`: exact-match accuracy over questions in gsm8k's format, so that others can repeat it."""
 
 import argparse
 import json
@@ -32,7 +29,7 @@ STOP: Final = ("Question:",)  # where a base model would go on with a question o
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One line of a file."""
+    """One line of a file; its answer ends with `#### N`, and right is one whose last number is N."""
 
     question: str
     answer: str
@@ -125,13 +122,11 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     shots, questions = chosen(given)
     answers: list[Answered] = uvloop.run(ask_all(given, shots, questions))
-    right = [
-        answer.record.ok and is_right(asked, answer.text) for asked, answer in zip(questions, answers, strict=True)
-    ]
-    if not any(answer.record.ok for answer in answers):
-        first = answers[0].record
-        raise RunError(f"no question was answered: {first.error} {first.detail}".rstrip())
-    found, errors = score(sum(right), len(right)), errors_by_kind([answer.record for answer in answers])
+    records = [answer.record for answer in answers]
+    if not any(record.ok for record in records):
+        raise RunError(f"no question was answered: {records[0].error} {records[0].detail}".rstrip())
+    right = [record.ok and is_right(asked, text) for asked, (record, text) in zip(questions, answers, strict=True)]
+    found, errors = score(sum(right), len(right)), errors_by_kind(records)
     print(_words(found, errors, len(shots)))
     if given.json:
         _write(given.json, found, errors, right, given)

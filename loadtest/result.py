@@ -61,13 +61,10 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes told of one transfer, and so of one request: from when to when, in s since the stage began.
-
-    A node's instants come by wall clock: between machines they are as right as their clocks agree.
-    """
+    """What the nodes told of one transfer, and so of one request: from when to when, in s since the stage began."""
 
     transfer_id: str
-    spans: dict[str, tuple[float, float]]  # as `/baton/transfers/trace` names them
+    spans: dict[str, tuple[float, float]]  # named as in `/baton/transfers/trace`; as right as machines' clocks agree
 
 
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):

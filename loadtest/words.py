@@ -18,10 +18,7 @@ EXIT_INTERRUPTED: Final = 130
 def run_command(
     program: str, commands: Mapping[str, tuple[str, str]], command: str, argv: Sequence[str], *, broken_pipe: int
 ) -> int:
-    """Run one of a program's commands and return its exit status; its module is imported only then.
-
-    `commands`: by name, a module with `main(argv) -> int` and what it does.
-    """
+    """Import and run a command; return its exit status. `commands`: name → module with `main(argv)`, what it does."""
     if command not in commands:
         asked = command in ("-h", "--help", "help")
         if command and not asked:

@@ -1,7 +1,4 @@
-"""From samples to figures, and how they are told: Markdown tables, a picture, JSON with every sample. Pure.
-
-Figures are medians, and ratios of what was measured in the same round.
-"""
+"""From samples to medians and ratios round by round, and how they are told: Markdown, a picture, JSON of all. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

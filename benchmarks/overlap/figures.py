@@ -110,10 +110,7 @@ def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
 
 
 def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
-    """Return which share of the shorter of C and X disappeared behind the other.
-
-    None if there is too little to hide: below the grace the share would show the fixed costs and nothing else.
-    """
+    """Return which share of the shorter of C and X hid behind the other; None below the grace, where fixed costs show."""
     shorter = min(plain_s, raw_s)
     return (plain_s + raw_s - ttft_s) / shorter if shorter > GRACE_S else None
 
@@ -148,10 +145,9 @@ def figures(measured: Measured) -> Figures:
 
 
 def bytes_are_right(sample: Sample, expected_bytes: int) -> bool:
-    """Tell whether all KV was sent: by the sender's own count where there is one, and always by the link's.
+    """Tell whether all KV was sent: by the sender's count, if it has one, and by the link's, which counts headers too.
 
-    A connector that pushes only the last chunk looks fast; it must fail here. The link counts headers too, so it shows
-    at least the expected bytes.
+    A connector that pushes only the last chunk looks fast; it must fail here.
     """
     return sample.kv_bytes in (None, expected_bytes) and sample.wire_bytes >= expected_bytes
 

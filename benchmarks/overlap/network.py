@@ -67,13 +67,11 @@ class Network(Namespaces):
         self.prefill, self.decode = f"{own}-p", f"{own}-d"
 
     def throttle(self, mbit_s: int) -> None:
-        """Limit the data link in both directions; 0 lifts the limit.
-
-        A smaller burst would cost 0.65 of a core at 1 Gbit/s and hide the overlap.
-        """
+        """Limit the data link in both directions; 0 lifts the limit."""
         for space in (self.prefill, self.decode):
             run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root pfifo limit 1000")  # forget the old bucket
             if mbit_s:
+                # A smaller burst would cost 0.65 of a core at 1 Gbit/s and hide the overlap.
                 bucket = f"tbf rate {mbit_s}mbit burst 256kb latency 400ms"
                 run(f"tc -n {space} qdisc replace dev {DATA_DEVICE} root {bucket}")
             else:

@@ -114,10 +114,7 @@ class Rig:
         )
 
     async def _two(self, chunk: Sequence[str]) -> Plain:
-        """Put two servers that each do everything behind one proxy, one on each core.
-
-        They are decode nodes, which compute prompts as vLLM does where there is no prefill node.
-        """
+        """Put two decode nodes, which without a prefill node compute prompts as vLLM does, behind a proxy; a core each."""
         nodes: list[str] = []
         for at, place in enumerate((self._servers.prefill, self._servers.decode)):
             flags = ("--advertise-host", place.data_host, *self._servers.secret, *chunk)

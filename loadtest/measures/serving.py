@@ -111,10 +111,7 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
 
 
 def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
-    """Return the tokens that came and the requests under way in each second, counted from the first request on.
-
-    The seconds do not slide, and a request counts in every one that it touches: both as in vLLM's benchmark.
-    """
+    """Return the tokens that came in, and the requests that touched, each whole second since the first; as vLLM does."""
     if not done:
         return [], []
     began = min(record.started_s for record in done)
@@ -132,10 +129,9 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
 
 
 class Stage(NamedTuple):
-    """From when concurrency first reached its maximum until it first left it; seconds since the run's beginning.
+    """From when concurrency first reached its maximum until it stayed below it for longer than `REFILL_S`; s of a run.
 
-    In a closed loop a request that ends is followed by the next one a moment later. Such a dip is no end: concurrency
-    has left its maximum when it stays below it for longer than `REFILL_S`.
+    A shorter dip is no end: in a closed loop a request that ends is followed by the next one a moment later.
     """
 
     began_s: float

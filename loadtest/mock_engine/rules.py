@@ -183,10 +183,7 @@ def relays(asked: Asked) -> bool:
 
 
 class Vllm:
-    """A plain vLLM with its NixlConnector, or its MooncakeConnector where a request has a `transfer_id`.
-
-    A request with a `bootstrap_room` is one of SGLang's, both legs of which have it.
-    """
+    """vLLM with NixlConnector, or MooncakeConnector (`transfer_id`); or SGLang (`bootstrap_room` in both legs)."""
 
     def __init__(self, role: Role) -> None:
         self._role = role

@@ -1,7 +1,4 @@
-"""The report as one page that needs nothing else: no script, no network, no build step. Beside each plot stands its table.
-
-One sheet says how pages look, for light and dark screens, narrow and wide ones.
-"""
+"""The report as one page that needs nothing else: no script, no network, no build. Beside each plot stands its table."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -128,11 +128,7 @@ def _bar(axes: Axes, record: Record, y: float, row: float) -> str:
 
 
 def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
-    """Return throughput against latency, a point for each stage of each named run.
-
-    Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto
-    fronts.
-    """
+    """Return throughput against latency, a point for each stage of each named run; of two runs, both Pareto fronts."""
     found = []
     for name in ("ttft", "tpot"):
         short, title = TITLES[name]

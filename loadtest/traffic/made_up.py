@@ -1,11 +1,8 @@
 """Datasets that need no file: random prompts, prompts with shared prefixes, conversations.
 
-With `chat` prompts are messages of words; without it they are token ids, but for conversations, which are text in both
-cases, since an answer comes back as text.
-
-A key, which is any text, always gives the same prompt and lengths. Words are short and common, so that most tokenizers
-have one token for each with the space before it. How many they really are, only the server knows; `tokens_per_word`
-corrects the length.
+With `chat` prompts are messages of words, without it token ids; conversations are always text, since answers are. A key,
+which is any text, always gives the same prompt and lengths. Words are short and common: most tokenizers have one token
+for each with the space before it. Where they have not, `tokens_per_word` corrects the length.
 """
 
 import random

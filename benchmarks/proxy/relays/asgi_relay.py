@@ -1,7 +1,4 @@
-"""Pure ASGI in front and aiohttp behind, both legs at once, and nothing else: no retry, no metric, no check.
-
-The decode leg cannot wait for parameters that the prefill answer brings, so it gets made-up ones, of the same size.
-"""
+"""Pure ASGI in front and aiohttp behind, both legs at once, and nothing else: no retry, no metric, no check."""
 
 import asyncio
 from typing import Any, Final
@@ -11,7 +8,7 @@ import msgspec
 
 from benchmarks.proxy.relays.common import arguments, prefill_body, run
 
-_GIVEN: Final = {
+_GIVEN: Final = {  # made up, of the same size: the decode leg cannot wait for those that the prefill answer brings
     "do_remote_prefill": True,
     "do_remote_decode": False,
     "remote_block_ids": [[1]],
