@@ -72,7 +72,7 @@ async def measure(
         cells = [Cell(link, tokens, CHUNK_TOKENS) for link in arguments.links for tokens in arguments.tokens]
         async for measured in rig.cells(cells, subjects, session):
             taken.cells.append(measured)
-            _say(report.first_token_table([first_tokens(measured)]))
+            print(report.first_token_table([first_tokens(measured)]), file=sys.stderr, flush=True)
         asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
         for link in arguments.stream_links:
             network.throttle(link)
@@ -82,11 +82,7 @@ async def measure(
                     await wait_until_quiet(session)
                     rounds[name].append(await interfere(asked[name], Setting(), session.draw))
             taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
-            _say(report.streams_table(streams(taken.felts[-1])))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+            print(report.streams_table(streams(taken.felts[-1])), file=sys.stderr, flush=True)
 
 
 def about(arguments: argparse.Namespace) -> dict[str, Any]:

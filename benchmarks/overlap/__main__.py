@@ -22,12 +22,9 @@ from benchmarks.usage import OtherCpu
 REQUEST_TIMEOUT_S: Final = 60.0
 
 
-def layer_syncs() -> list[str]:
-    return [name for name in get_args(get_type_hints(TransferConfig)["layer_sync"]) if name != "auto"]
-
-
 def parser() -> argparse.ArgumentParser:
-    variants = [*layer_syncs(), UPSTREAM]
+    layer_syncs = get_args(get_type_hints(TransferConfig)["layer_sync"])
+    variants = [*(name for name in layer_syncs if name != "auto"), UPSTREAM]
     made = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[200, 1000, 0], metavar="MBIT_S", help="0: unthrottled")

@@ -61,9 +61,15 @@ async def start_mooncake(
     )
 
 
-async def start_nixl(servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes) -> Nixl:
+async def start_nixl(
+    servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes
+) -> "Resting":
     prefill = await start(servers, NIXL, name, servers.prefill, "kv_producer", chunk=chunk)
-    return Nixl(http=servers.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=wire_bytes)
+    nixl = Nixl(http=servers.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=wire_bytes)
+    both = (name_of_decode(NIXL), name)
+    resting = Resting(nixl, [engine for each in both for engine in servers.processes.engines(each)])
+    resting.rest()
+    return resting
 
 
 async def start(

@@ -87,14 +87,8 @@ class Rig:
             return await self._two(chunk)
         if variant not in (UPSTREAM, NIXL):
             return await self._baton(variant, chunk)
-        name, decode = self._keep(variant), self._decodes[variant]
-        if variant == UPSTREAM:
-            return await peers.start_mooncake(self._servers, name, chunk, decode, self._wire_bytes)
-        nixl = await peers.start_nixl(self._servers, name, chunk, decode, self._wire_bytes)
-        both = (peers.name_of_decode(variant), name)
-        resting = peers.Resting(nixl, [engine for each in both for engine in self._processes.engines(each)])
-        resting.rest()
-        return resting
+        start = peers.start_mooncake if variant == UPSTREAM else peers.start_nixl
+        return await start(self._servers, self._keep(variant), chunk, self._decodes[variant], self._wire_bytes)
 
     async def _baton(self, layer_sync: str, chunk: Sequence[str]) -> Baton:
         servers = self._servers

@@ -1,8 +1,7 @@
 """`python -m benchmarks.proxy.open_streams`: how many streams Baton's proxy holds open at once, and what each one costs.
 
-Streams are opened one after the other until all are open, then all of them run on together and are read to their ends.
-The proxy's memory is taken before the first one and while all are open; a share of a page that processes share counts
-as such.
+Streams are opened one after the other; once all are open they run on together and are read to their ends. The proxy's
+memory (PSS: a shared page counts in shares) is taken before the first one and while all are open.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks.harness import QUIET
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts
-from benchmarks.overlap.subjects import read_stream, refuse_local, request_body
+from benchmarks.overlap.subjects import SETTLE_S, read_stream, refuse_local, request_body
 from benchmarks.quick.ratios import Sample
 
 TOKENS: Final = (600, 3000)
@@ -23,7 +23,6 @@ REPETITIONS: Final = 3  # of each, in each round
 REQUEST_TIMEOUT_S: Final = 60.0
 PLAIN, BATON = "plain", "baton"
 _ANSWER_TOKENS: Final = 2
-_SETTLE_S: Final = 0.08  # between requests: the nodes end the last one
 _SERVER: Final = ("--model", str(WEIGHTS), "--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20))
 
 
@@ -45,7 +44,7 @@ async def measure(forkserver: ForkServer, folder: Path) -> list[Sample]:
 
 
 async def _first_token_s(http: aiohttp.ClientSession, url: str, prompt: list[int], name: str) -> float:
-    await asyncio.sleep(_SETTLE_S)
+    await asyncio.sleep(SETTLE_S)
     answer = await read_stream(http, url, request_body(str(WEIGHTS), prompt, _ANSWER_TOKENS))
     if name == BATON:
         refuse_local(answer)

@@ -1,9 +1,8 @@
 """What the connector costs the model thread: its hooks in each layer.
 
 A step of a made-up model: in each layer, some Python, as in an eager forward pass, then work without the GIL. The hooks
-go through the facade that vLLM calls. Opposite them a live sender takes every hand-over in and pushes it through
-Mooncake. So what is measured contains waking the sender and waiting for the GIL where a hook has to. Small layers would
-go together, several with one hand-over; here each goes alone, which is what large ones cost.
+go through the facade that vLLM calls. Opposite them a live sender pushes every hand-over through Mooncake: waking it, and
+waiting for the GIL, is measured too. Small layers would share a hand-over; here each goes alone, which large ones cost.
 
 The prefill rank is as it is in production: worker, state machine, sender thread, control thread and transfer engine.
 The decode rank's part is a few messages, handed to the worker as its control thread would, and memory that some other

@@ -163,10 +163,9 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Asks one server.
+    """Asks one server; a request is sent once and never again, so every failure is seen.
 
-    A request is sent once and never again, so every failure is seen. Therefore a connection that was idle for longer
-    than `IDLE_S` is not used again: servers close idle ones (vLLM after 5 s), and that must not look like a failure.
+    Therefore a connection that was idle for longer than `IDLE_S` is not used again: servers close it (vLLM after 5 s).
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], timeout_s: float) -> None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from baton.contracts.http import TOKEN_IDS_HEADER
-from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
+from baton.contracts.kv_transfer import FIELD, KEY, Role, TransferParamsError, verify
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
+from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"

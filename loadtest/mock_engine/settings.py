@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
-Role = Literal["prefill", "decode"]
+from baton.contracts.kv_transfer import Role
+
 MODEL: Final = "mock"
 MAX_MODEL_LEN_TOKENS: Final = 1 << 17
 

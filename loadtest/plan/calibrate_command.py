@@ -154,12 +154,12 @@ class Pair:
     async def mixed(self, rate_per_s: float) -> list[Record]:
         requests, lengths = 8 * self._given.samples, self.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
-        _say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
+        print(f"{requests} requests of {about}, {rate_per_s:.2f} per second", file=sys.stderr)
         due_s = arrivals(requests, rate_per_s, seed=self._given.seed + self._runs)
         return await self._load(Open(due_s=due_s), lengths, requests)
 
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
-        _say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
+        print(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time", file=sys.stderr)
         return await self._load(Closed(concurrency=users), Lengths(input_tokens=tokens, output_tokens=answer), requests)
 
     async def _load(self, load: Load, lengths: Lengths, requests: int) -> list[Record]:
@@ -197,10 +197,6 @@ def parse_state(text: str) -> NodeState:
             elif sample.name == "vllm:cache_config_info":
                 kv_tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
     return NodeState(kv_tokens, *sums.values())
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 async def _known(given: argparse.Namespace, before: NodeState) -> Calibration:

@@ -1,9 +1,8 @@
 """The two ways to load a server, and what runs beside them: a line that says how far a stage is, and what the client itself uses.
 
-Both ways end, in requests and in time, and both can be stopped. Closed: so many users, each sending its next request
-when the last one was answered. Open: requests come when they are due, whatever became of the others; with a cap they
-wait in line on this side, and that waiting is recorded. The client's own cost is taken so that a slow client is not
-taken for a slow server.
+Both end, in requests and in time, and can be stopped. Closed: so many users, each sending its next request when the last
+one was answered. Open: requests come when they are due, whatever became of the others; with a cap they wait in line on
+this side, which is recorded. The client's own cost is taken so that a slow client is not taken for a slow server.
 """
 
 import asyncio

@@ -4,10 +4,9 @@ A line of the JSONL is a string, token ids, or an object with `prompt`, `message
 object, the other fields are sent along; `max_tokens` (or `max_completion_tokens`) decides the answer's length. What
 only concerns the way of answering (`model`, `stream`, `n` …) is ours.
 
-A trace has arrivals and lengths and no text, only an id per block of 512 tokens. Block `i` of every prompt with the
-same id there becomes the same tokens (or words), so that prompts with equal leading ids have really equal beginnings,
-and a prefix cache finds them. The last block is cut to the prompt's length. Scaling lengths scales the blocks, and
-leaves the sharing as it was.
+A trace has arrivals and lengths and no text, only an id per block of 512 tokens. Blocks with the same id become the same
+tokens (or words), so that prompts with equal leading ids have really equal beginnings, and a prefix cache finds them. The
+last block is cut to the prompt's length. Scaling lengths scales the blocks, and leaves the sharing as it was.
 """
 
 import gzip
