@@ -36,7 +36,8 @@ class OtherCpu:
 
     def _others(self) -> float:
         machine = psutil.cpu_times()
-        return float(machine.user + machine.nice + machine.system) - sum(_read(tree(self._root), _with_children_s))
+        ours = _read(tree(self._root), lambda process: sum(process.cpu_times()[:4]))  # with children that have ended
+        return float(machine.user + machine.nice + machine.system - sum(ours))
 
 
 def tree(root: int) -> list[psutil.Process]:
@@ -71,10 +72,6 @@ def _read(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], 
         with suppress(psutil.NoSuchProcess):
             found.append(read(process))
     return found
-
-
-def _with_children_s(process: psutil.Process) -> float:
-    return float(sum(process.cpu_times()[:4]))  # user, system, and both of children that have ended
 
 
 def _own_cpu_s(process: psutil.Process) -> float:

@@ -51,7 +51,6 @@ class PrefillNode:
         self._room = float(speed.kv_tokens or math.inf)
         self._cache: OrderedDict[str, int] = OrderedDict()  # block → its tokens, least recently used first
         self._cached_tokens = 0
-        self.least_room = self._room  # there has ever been
         self.step: Step | None = None
         self.busy_s = 0.0
 
@@ -99,7 +98,6 @@ class PrefillNode:
             self._waiting.popleft()
             self._running.append(job)
             self._room -= job.demand.input_tokens
-            self.least_room = min(self.least_room, self._room)
             job.cached = job.computed = self._hit(job)
             tokens = min(budget, job.demand.input_tokens - job.computed)
             chunks.append(Chunk(job, tokens, tokens + job.cached))
@@ -162,7 +160,6 @@ class DecodeNode:
         self._free_at = 0.0  # while idle: when work on arrival will be done
         self._stops_after = 0  # steps of the stretch; 0: idle
         self.busy_s = 0.0
-        self.least_room = self._room  # there has ever been
 
     @property
     def idle(self) -> bool:
@@ -251,7 +248,6 @@ class DecodeNode:
         if tokens > self._room:
             return False
         self._room -= tokens
-        self.least_room = min(self.least_room, self._room)
         job.reserved = True
         return True
 

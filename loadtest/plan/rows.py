@@ -192,9 +192,8 @@ def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[tuple
         Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
     ]
     simulated = simulate(load, found, Shape(1, 1))
-    meetings = zip(simulated.behind, simulated.beside, strict=True)
-    for measured, predicted, (behind, beside) in zip(asked, simulated.records, meetings, strict=True):
-        met = (1.0, float(behind > 0), float(beside > 0))
+    for measured, predicted, job in zip(asked, simulated.records, simulated.jobs, strict=True):
+        met = (1.0, float(job.behind > 0), float(job.beside > 0))
         yield met, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
 
 

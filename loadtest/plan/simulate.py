@@ -124,8 +124,7 @@ class Outcome(NamedTuple):
     duration_s: float
     prefill_busy: float  # share of the time in which a prefill node computes, mean over all
     decode_busy: float
-    behind: list[int]  # for each record: prompts that its prefill node had when it came
-    beside: list[int]  # … sequences that its decode node had when it joined them
+    jobs: list[Job]  # likewise
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
@@ -170,8 +169,7 @@ class _Simulation:
             duration_s=duration_s,
             prefill_busy=sum(node.busy_s for node in self._prefill) / (self._shape.prefill * duration_s),
             decode_busy=sum(node.busy_s for node in self._decode) / (self._shape.decode * duration_s),
-            behind=[job.behind for job in self._jobs],
-            beside=[job.beside for job in self._jobs],
+            jobs=self._jobs,
         )
 
     def _at(self, at_s: float, act: Callable[[float], None]) -> None:

@@ -1,5 +1,4 @@
 import random
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -126,9 +125,9 @@ def test_every_request_ends_once_and_pools_are_never_overfull(monkeypatch: pytes
     """A small pool on both sides, and far more requests than fit: full at times, never more; nothing is lost or made up."""
     prefill = Prefill(step_s=0.02, token_s=1e-4, max_num_batched_tokens=300, kv_tokens=500)
     decode = Decode(step_s=0.01, sequence_s=0.001, kv_tokens=1000)
-    nodes: list[PrefillNode | DecodeNode] = []
-    monkeypatch.setattr(PrefillNode, "__init__", kept(PrefillNode.__init__, nodes))
-    monkeypatch.setattr(DecodeNode, "__init__", kept(DecodeNode.__init__, nodes))
+    watch = Watch()
+    monkeypatch.setattr(PrefillNode, "_room", watch, raising=False)
+    monkeypatch.setattr(DecodeNode, "_room", watch, raising=False)
 
     load = mixed(400)
     outcome = run(load, calibration(prefill=prefill, decode=decode), 2, 2)
@@ -137,19 +136,24 @@ def test_every_request_ends_once_and_pools_are_never_overfull(monkeypatch: pytes
         (one.input_tokens, one.output_tokens, one.due_s) for one in load
     ]
     assert all(one.ok and one.ttft_s and one.latency_s and one.latency_s >= one.ttft_s for one in outcome.records)
-    assert len(nodes) == 4
-    for node in nodes:
-        assert 0 <= node.least_room < 200
+    assert len(watch.least) == 4
+    for least_room in watch.least.values():
+        assert 0 <= least_room < 200
 
 
-def kept(begin: Callable[..., None], nodes: list[Any]) -> Callable[..., None]:
-    """A constructor that keeps what it makes."""
+class Watch:
+    """An attribute of which the least value is remembered, by object."""
 
-    def init(self: Any, *more: Any) -> None:
-        nodes.append(self)
-        begin(self, *more)
+    def __init__(self) -> None:
+        self.now: dict[Any, float] = {}
+        self.least: dict[Any, float] = {}
 
-    return init
+    def __get__(self, owner: Any, _: Any) -> float:
+        return self.now[owner]
+
+    def __set__(self, owner: Any, value: float) -> None:
+        self.now[owner] = value
+        self.least[owner] = min(value, self.least.get(owner, value))
 
 
 def test_stretches_are_the_same_as_single_steps() -> None:
