@@ -80,7 +80,6 @@ class Traffic:
 
     due_s: Sequence[float]
     asks: Sequence[Sequence[Ask]]
-    turns: int = 1
 
     @property
     def requests(self) -> int:

@@ -168,9 +168,6 @@ class Exchange:
     client: Client
     form: Form
 
-    def body(self, ask: Ask) -> bytes:
-        return self.form.body(ask)
-
     async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:
         """Send a request and wait for its end. The clock starts before the connection is sought."""
         answer, failure, detail = AnswerStream(), "", ""

@@ -185,7 +185,8 @@ def stages(given: argparse.Namespace, dataset: Source) -> list[Stage]:
         users = given.concurrency or 1
         label, closed = f"{users} user{'s' * (users > 1)}", {"loop": "closed", "concurrency": users}
         return [Stage(label=label, load=Closed(concurrency=users), limits=limits, description=closed)]
-    return [_paced(given, rate, limits, dataset.turns) for rate in given.rates or [given.rate]]
+    turns = dataset.turns if isinstance(dataset, MultiTurn) else 1
+    return [_paced(given, rate, limits, turns) for rate in given.rates or [given.rate]]
 
 
 def _paced(given: argparse.Namespace, rate: float, limits: Limits, turns: int) -> Stage:

@@ -129,7 +129,7 @@ class Loop:
         script = self._source.script(self._first_script + self.taken.scripts)
         self.taken.scripts += 1
         ask = next(script)
-        return script, ask, self._exchange.body(ask)
+        return script, ask, self._exchange.form.body(ask)
 
     async def _play(self, script: Script, ask: Ask, body: bytes, timing: Timing) -> None:
         """Send a script's requests one after the other; a failed one ends it."""
@@ -144,7 +144,7 @@ class Loop:
                 ask = script.send(answered.text)
             except StopIteration:
                 return
-            body, timing = self._exchange.body(ask), Timing(self.began_s)
+            body, timing = self._exchange.form.body(ask), Timing(self.began_s)
 
     def _may_begin(self) -> bool:
         in_time = time.perf_counter() - self.began_s <= self._limits.seconds
@@ -163,7 +163,7 @@ async def ask_each(exchange: Exchange, asks: Iterator[tuple[int, Ask]], at_once:
 
     async def user() -> None:
         for index, ask in asks:
-            answers[index] = await exchange.send(index, ask, exchange.body(ask), Timing(began_s))
+            answers[index] = await exchange.send(index, ask, exchange.form.body(ask), Timing(began_s))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):

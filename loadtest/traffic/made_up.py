@@ -86,7 +86,6 @@ class RandomPrompts:
     """No two prompts share more than chance gives them."""
 
     making: Making
-    turns: int = 1
 
     def script(self, index: int) -> Script:
         key = f"{self.making.seed}/random/{index}"
@@ -102,7 +101,6 @@ class SharedPrefix:
     making: Making
     prefixes: int
     prefix_tokens: int
-    turns: int = 1
 
     def script(self, index: int) -> Script:
         """Return one request; warming up uses other prefixes than the run."""

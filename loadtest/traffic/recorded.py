@@ -33,7 +33,6 @@ class PromptFile:
     """The asks of a file, one after the other and from the beginning again."""
 
     asks: Sequence[Ask]
-    turns: int = 1
 
     def script(self, index: int) -> Script:
         yield self.asks[index % len(self.asks)]
@@ -150,7 +149,6 @@ class TraceReplay:
     making: Making
     requests: Sequence[TracedRequest]
     scale: Scale
-    turns: int = 1
 
     def due_s(self) -> list[float]:
         began = self.requests[0].timestamp

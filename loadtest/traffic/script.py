@@ -56,9 +56,6 @@ Script = Generator[
 class Source(Protocol):
     """A dataset."""
 
-    @property
-    def turns(self) -> int: ...
-
     def script(self, index: int) -> Script:
         """Return a script; the same index gives the same one. Negative indices are for warming up."""
         ...

@@ -27,7 +27,7 @@ async def exchange(url: str, *, chat: bool = False, timeout_s: float = 10) -> As
 
 
 async def ask(asking: Exchange, what: Ask = ASK) -> Answered:
-    return await asking.send(0, what, asking.body(what), Timing(time.perf_counter()))
+    return await asking.send(0, what, asking.form.body(what), Timing(time.perf_counter()))
 
 
 @pytest.mark.parametrize(("chat", "usage"), [(False, True), (True, True), (False, False)])

@@ -26,6 +26,7 @@ class FakeExchange:
         self.fails: set[int] = set()
         self.hangs: set[int] = set()
         self.takes_s = 0.001
+        self.form = self
 
     def body(self, ask: Ask) -> bytes:
         return repr(ask.prompt).encode()
