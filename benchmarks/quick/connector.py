@@ -84,7 +84,7 @@ def in_child(target: Sequence[str | int], out: str) -> None:
             found = list(_round(plans, cases))
             if number:  # the first one warms up
                 samples += found
-        rank.stop()
+        rank.worker.stop()
     unfinished = Path(f"{out}.part")
     unfinished.write_text(json.dumps(samples))
     unfinished.rename(out)

@@ -92,13 +92,6 @@ class PlayedTransfer(NamedTuple):
         """The prompt fills its last block."""
         return Prompt(len(self.blocks) * BLOCK_TOKENS, len(self.blocks), self.name.encode())
 
-    def started(self) -> StartedPrompt:
-        return StartedPrompt(self.name, self.name, self.prompt)
-
-    def progress(self, first: int, stop: int) -> Progress:
-        """What the scheduler says when a step computes blocks `[first, stop)`."""
-        return Progress(self.name, [list(self.blocks[first:stop])], stop)
-
 
 class PrefillRank:
     """A started prefill worker that knows one decode rank."""
@@ -129,9 +122,6 @@ class PrefillRank:
         self.worker.start()
         regions = list(shape.regions(target.address))
         self._say(0, Hello(node="D", rank=Rank(), fingerprint=FINGERPRINT, regions=regions))
-
-    def stop(self) -> None:
-        self.worker.stop()
 
     def reserve(self, transfer: PlayedTransfer) -> None:
         self._say(
@@ -207,9 +197,10 @@ class Case:
 
 
 def _step(prompts: Sequence[PlayedTransfer], index: int, blocks: int, holds: Sequence[str]) -> PrefillStep:
+    first, stop = index * blocks, (index + 1) * blocks
     return PrefillStep(
-        started=[prompt.started() for prompt in prompts] if index == 0 else [],
-        progress=[prompt.progress(index * blocks, (index + 1) * blocks) for prompt in prompts],
+        started=[StartedPrompt(each.name, each.name, each.prompt) for each in prompts] if index == 0 else [],
+        progress=[Progress(each.name, [list(each.blocks[first:stop])], stop) for each in prompts],
         holds=list(holds),
     )
 

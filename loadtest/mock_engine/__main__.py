@@ -12,7 +12,8 @@ from pathlib import Path
 import uvloop
 
 from baton.contracts.secret import SecretError, read_secret
-from baton.loadtest.errors import LoadtestError, UsageError
+from baton.loadtest import words
+from baton.loadtest.errors import LoadtestError
 from baton.loadtest.mock_engine.answers import chunks
 from baton.loadtest.mock_engine.connection import Connection
 from baton.loadtest.mock_engine.engine import COUNTS_PATH, FAULT_PATH, MockEngine
@@ -55,8 +56,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         after_tokens=arguments.fault_after,
         times=arguments.fault_times,
     )
-    if min(arguments.ttft_ms, arguments.itl_ms) < 0 or arguments.tick_ms <= 0 or arguments.tokens < 1:
-        raise UsageError("--ttft-ms and --itl-ms are at least 0, --tick-ms is above 0, --tokens at least 1")
     return Settings(
         role=arguments.role,
         ttft_s=arguments.ttft_ms / 1000,
@@ -75,19 +74,20 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"GET {COUNTS_PATH} says what it has done. POST {FAULT_PATH} with "
         '{"fault": "cut", "after_tokens": 2, "times": 1} changes the fault.',
     )
-    parser.add_argument("--role", choices=("prefill", "decode"), required=True)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--secret-file", type=Path, help="speak as a Baton node; without it, as a plain vLLM")
-    parser.add_argument("--ttft-ms", type=float, default=0.0)
-    parser.add_argument("--itl-ms", type=float, default=0.0)
-    parser.add_argument("--tokens", type=int, default=16, help="of an answer, where a request does not say how many")
-    parser.add_argument("--chunk-bytes", type=int, default=0, help="of each token's event, padded; 0: as it comes")
-    parser.add_argument("--tick-ms", type=float, default=1.0, help="delays end on a tick; set it to the ITL for steps")
-    parser.add_argument("--fault", choices=list(Fault), default=Fault.NONE)
-    parser.add_argument("--fault-status", type=int, default=500)
-    parser.add_argument("--fault-after", type=int, default=1, help="tokens that are sent before a cut or a stall")
-    parser.add_argument("--fault-times", type=int, default=0, help="requests that meet it; 0: all")
+    add = parser.add_argument
+    add("--role", choices=("prefill", "decode"), required=True)
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=0, help="0: any free one")
+    add("--secret-file", type=Path, help="speak as a Baton node; without it, as a plain vLLM")
+    add("--ttft-ms", type=words.not_negative, default=0.0)
+    add("--itl-ms", type=words.not_negative, default=0.0)
+    add("--tokens", type=words.count, default=16, help="of an answer, where a request does not say how many")
+    add("--chunk-bytes", type=int, default=0, help="of each token's event, padded; 0: as it comes")
+    add("--tick-ms", type=words.above_0, default=1.0, help="delays end on a tick; set it to the ITL for steps")
+    add("--fault", choices=list(Fault), default=Fault.NONE)
+    add("--fault-status", type=int, default=500)
+    add("--fault-after", type=int, default=1, help="tokens that are sent before a cut or a stall")
+    add("--fault-times", type=int, default=0, help="requests that meet it; 0: all")
     return parser
 
 

@@ -34,4 +34,4 @@ def test_the_hooks_are_timed_while_everything_is_pushed(tmp_path: Path, monkeypa
     totals = rank.worker.snapshot()["totals"]
     assert totals["committed"] == 2 * requests
     assert totals["bytes"] == 2 * hooks.CHUNK_BLOCKS * hooks.STEPS * shape.layers * shape.block_bytes
-    rank.stop()
+    rank.worker.stop()
