@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT, Record
-from baton.loadtest.plan.calibration import Calibration, Link
+from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.demand import Demand, Job
 from baton.loadtest.plan.nodes import DecodeNode, PrefillNode
 
@@ -89,27 +89,6 @@ class PrefillChoice:
         return found
 
 
-class Links:
-    """The links of all nodes."""
-
-    def __init__(self, link: Link, prefill: int, decode: int) -> None:
-        self._token_s = link.token_s
-        self._layers = link.layers
-        self._prefill_free_at = [0.0] * prefill
-        self._decode_free_at = [0.0] * decode
-
-    def send(self, prefill: int, decode: int, tokens: int, *, began_s: float, ended_s: float) -> float:
-        """Send the KV of a step, which was computed from `began_s` to `ended_s`; return when all of it has arrived."""
-        if not self._token_s or not tokens:
-            return ended_s
-        whole_s = tokens * self._token_s
-        layer_s = (ended_s - began_s) / self._layers  # nothing leaves before the first layer is there
-        for free_at, node in ((self._prefill_free_at, prefill), (self._decode_free_at, decode)):
-            free_at[node] = max(free_at[node], began_s + layer_s) + whole_s
-        behind_s = ended_s + whole_s / self._layers
-        return max(behind_s, self._prefill_free_at[prefill], self._decode_free_at[decode])
-
-
 class Shape(NamedTuple):
     """How many nodes."""
 
@@ -151,7 +130,8 @@ class _Simulation:
         self._turns = [0] * shape.decode  # counts the turns that were planned: only the latest one is taken
         self._choose_prefill = PrefillChoice(shape.prefill)
         self._decode_loads = Loads(shape.decode)
-        self._links = Links(calibration.link, shape.prefill, shape.decode)
+        self._prefill_link_free_at = [0.0] * shape.prefill
+        self._decode_link_free_at = [0.0] * shape.decode
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
         self._jobs: list[Job] = []
@@ -202,10 +182,22 @@ class _Simulation:
         self._begin_step(prefill, now_s)
 
     def _send(self, job: Job, began_s: float, now_s: float) -> None:
-        there_s = self._links.send(job.prefill, job.decode, job.unsent, began_s=began_s, ended_s=now_s)
+        there_s = self._occupy_links(job, began_s, now_s)
         job.unsent = 0
         if job.computed == job.demand.input_tokens:
             self._at(there_s, lambda at_s: self._transferred(job, at_s))
+
+    def _occupy_links(self, job: Job, began_s: float, ended_s: float) -> float:
+        """Send the KV of a step, which was computed from `began_s` to `ended_s`; return when all of it has arrived."""
+        link = self._calibration.link
+        if not link.token_s or not job.unsent:
+            return ended_s
+        whole_s = job.unsent * link.token_s
+        layer_s = (ended_s - began_s) / link.layers  # nothing leaves before the first layer is there
+        links = (self._prefill_link_free_at, job.prefill), (self._decode_link_free_at, job.decode)
+        for free_at, node in links:
+            free_at[node] = max(free_at[node], began_s + layer_s) + whole_s
+        return max(ended_s + whole_s / link.layers, *(free_at[node] for free_at, node in links))
 
     def _transferred(self, job: Job, now_s: float) -> None:
         self._prefill[job.prefill].release(job)
