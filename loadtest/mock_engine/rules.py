@@ -1,8 +1,7 @@
 """What a mock refuses: what vLLM does, and a hand-over that cannot work; and what it says of itself on the node API. No I/O.
 
 A hand-over is asked for with signed parameters, as Baton's connector wants them, or with those of vLLM's connectors. A
-real node would often compute the prompt itself instead of refusing, and a bench would take that for disaggregated
-serving.
+real node would often compute the prompt itself instead, which a bench would take for disaggregated serving.
 """
 
 import secrets

@@ -1,9 +1,7 @@
 """Which plots a run has: distributions of latencies, requests over time, throughput against latency, and legs.
 
-Legs are where the time to the first token went, in three strips a request. The first is the request as the client and
-the decode node saw it: on its way there (network, the proxy and its queue), waiting for KV, until the first token,
-tokens. The second is the prefill leg's computing, the third its pushes. A gap before the second is the prompt's way to
-the prefill node.
+Legs are where the time to the first token went, in three strips a request: the request as the client and the decode node
+saw it, the prefill leg's computing, its pushes. `KEYS` and `_NOTE` say how to read them.
 """
 
 from collections.abc import Mapping, Sequence

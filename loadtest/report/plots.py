@@ -2,8 +2,6 @@
 
 What is said with words stands outside the drawing, as text of the page: titles and keys are as large on a telephone as
 elsewhere. Inside are numbers and the names of the axes, for which there is room at twice their size.
-
-A scale begins at 0, or is logarithmic where a few values are far from all others.
 """
 
 import math
@@ -28,7 +26,7 @@ _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
 class Scale(NamedTuple):
-    """A plotted range."""
+    """A plotted range; it begins at 0, or is logarithmic where a few values are far from all others."""
 
     most: float
     least: float = 0.0  # above 0: logarithmic, from there
