@@ -95,7 +95,7 @@ def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description
     folder.mkdir(parents=True, exist_ok=True)
     cells = [first_tokens(measured) for measured in taken.cells]
     lines = [line for felts in taken.felts for line in streams(felts)]
-    plain = report.to_plain(description, cells, taken.cells, lines, taken.felts)
+    plain = report.to_plain(description, taken.cells, taken.felts)
     (folder / "bench.json").write_text(json.dumps(plain) + "\n")
     (folder / "tables.md").write_text(f"{report.first_token_table(cells)}\n\n{report.streams_table(lines)}\n")
     if PICTURED_LINK_MBIT_S in arguments.links:

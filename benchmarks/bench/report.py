@@ -145,17 +145,11 @@ def picture(cells: Sequence[FirstTokens], link_mbit_s: int) -> str:
     return standalone(line_plot(labels, drawn, marks=True), [line.name for line in drawn])
 
 
-def to_plain(
-    about: Mapping[str, Any],
-    cells: Sequence[FirstTokens],
-    measured: Sequence[Measured],
-    lines: Sequence[Streams],
-    felts: Sequence[Felts],
-) -> dict[str, Any]:
+def to_plain(about: Mapping[str, Any], measured: Sequence[Measured], felts: Sequence[Felts]) -> dict[str, Any]:
     plain = {
         "about": dict(about),
-        "first_tokens": [asdict(cell) for cell in cells],
-        "streams": [asdict(line) for line in lines],
+        "first_tokens": [asdict(first_tokens(each)) for each in measured],
+        "streams": [asdict(line) for each in felts for line in streams(each)],
         "first_token_samples": [asdict(each) | {"cell": each.cell._asdict()} for each in measured],
         "stream_samples": [asdict(each) for each in felts],
     }

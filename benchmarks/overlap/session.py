@@ -27,7 +27,6 @@ class Subject(Protocol):
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
         """Take one sample. Raises `MeasureError`: the request failed or took another path."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,6 @@ class Sink(Protocol):
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         """Take status and headers, the names in lower case."""
-        ...
 
     def on_body(self, data: bytes, now_s: float) -> None: ...
 

@@ -23,13 +23,11 @@ class Engine(Protocol):
 
     def serve(self, request: Request, line: "Connection") -> None:
         """Begin to answer; what is under way is `line.answer`."""
-        ...
 
     def ended(self, answer: Due, *, complete: bool) -> None: ...
 
     def lost(self, answer: Due) -> None:
         """Note that no client waits for an answer any more."""
-        ...
 
 
 class Connection(asyncio.Protocol):

@@ -58,4 +58,3 @@ class Source(Protocol):
 
     def script(self, index: int) -> Script:
         """Return a script; the same index gives the same one. Negative indices are for warming up."""
-        ...
