@@ -34,9 +34,9 @@ from benchmarks import bench_model, harness
 from benchmarks.goodput.idle import Idle, ask_prompts, measure_idle, meets_slos
 from benchmarks.goodput.mixes import Kind, Traffic, mixes, plan_traffic
 from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error
-from benchmarks.goodput.rig import PAIRS, Rig
+from benchmarks.goodput.rig import Rig
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.processes import Servers, processes, two_nodes
+from benchmarks.overlap.processes import PAIRS, Servers, processes, two_nodes
 from benchmarks.usage import OtherCpu
 
 # Plain servers are decode nodes, since the proxy takes no others: without a prefill node they compute prompts as vLLM

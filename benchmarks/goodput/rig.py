@@ -24,7 +24,6 @@ PERIOD_US: Final = 5000
 EMPTY_S: Final = 5.0  # for the processes that were ended to be gone
 BATCHED_TOKENS: Final = 2048
 ROLES: Final = "baton.deploy.roles.command:main"
-PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 
 
 class QuotaError(BenchError):
@@ -118,7 +117,7 @@ class Rig:
     async def start(
         self,
         shape: Shape,
-        proxy_words: Sequence[str] = PAIRS,
+        proxy_words: Sequence[str],
         *,
         both_ways: bool = False,
         roles_words: Sequence[str] | None = None,

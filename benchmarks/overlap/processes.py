@@ -31,6 +31,7 @@ PREFILL_CORE: Final = 0
 DECODE_CORE: Final = 1
 KV_CACHE_BYTES: Final = 256 << 20
 FIRST_PORT: Final = 8100  # in the namespaces every port is free; a system gives higher ones to connections
+PAIRS: Final = ("--when-no-prefill", "refuse", "--placement", "pairs")  # of a proxy that hands over all prompts
 EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
 _COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
 

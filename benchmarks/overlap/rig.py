@@ -21,7 +21,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, Cell, Kv, Measured
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
-from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Servers, processes
+from benchmarks.overlap.processes import DECODE_CORE, EAGER, PAIRS, VLLM, Servers, processes
 from benchmarks.overlap.session import MeasureError, Session, Subject, measure_cell
 from benchmarks.overlap.subjects import Baton, Plain, Raw
 
@@ -95,9 +95,7 @@ class Rig:
         flags = (*servers.secret, "--advertise-host", PREFILL_DATA, "--layer-sync", layer_sync, *chunk)
         prefill = await servers.vllm(self._keep(layer_sync), _PREFILL, servers.prefill, flags)
         nodes = ("--prefill", prefill, "--decode", self._decodes[""])
-        proxy = await servers.proxy(
-            self._keep(f"proxy-{layer_sync}"), ("--when-no-prefill", "refuse", "--placement", "pairs", *nodes)
-        )
+        proxy = await servers.proxy(self._keep(f"proxy-{layer_sync}"), (*PAIRS, *nodes))
         return Baton(
             http=servers.http,
             model=servers.model,

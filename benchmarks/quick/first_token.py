@@ -12,7 +12,7 @@ from baton.contracts.secret import generate_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
 from benchmarks.harness import QUIET
-from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
+from benchmarks.overlap.processes import PAIRS, VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts
 from benchmarks.overlap.subjects import SETTLE_S, read_stream, refuse_local, request_body
 from benchmarks.quick.ratios import Sample
@@ -68,5 +68,5 @@ async def _start(started: Processes, folder: Path) -> dict[str, str]:
         argv = [*_SERVER, "--port", str(port), *QUIET, *flags]
         urls[name] = await started.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
     nodes = ("--prefill", urls["prefill"], "--decode", urls["decode"])
-    proxy = await started.proxy("proxy", ("--when-no-prefill", "refuse", "--placement", "pairs", *secret, *nodes), far)
+    proxy = await started.proxy("proxy", (*PAIRS, *secret, *nodes), far)
     return {PLAIN: urls[PLAIN], BATON: proxy}
