@@ -91,7 +91,7 @@ class NodeMiddleware:
             is_draining=lambda: self._drain.begun,
             load=self._load.now,
         )
-        self._routes: dict[str, App] = {
+        self._routes: dict[str, App] = {  # each only for a request that `_lets_in` has let in
             **dict.fromkeys(PATHS, self._api.answer),
             CANCEL_PATH: partial(cancel_transfers, self._connector),
             PROBE_PATH: self._probe_api.answer,

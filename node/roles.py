@@ -10,6 +10,7 @@ KV_ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer
 
 
 def roles_of(role: Role, config: TransferConfig) -> frozenset[Role]:
+    """Return the roles that a node may have in a transfer."""
     return frozenset(KV_ROLES) if config.both_ways else frozenset((role,))
 
 

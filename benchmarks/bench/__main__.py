@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from baton.deploy.forkserver import ForkServer
 from baton.loadtest.run.environment import environment, now
-from benchmarks import bench_model, harness
+from benchmarks import harness
 from benchmarks.bench import report
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
 from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams

@@ -30,7 +30,7 @@ from baton.loadtest.run.environment import environment, now
 from baton.loadtest.run.loops import Limits, Loop, Open
 from baton.loadtest.traffic.made_up import Lengths
 from baton.loadtest.traffic.script import Form
-from benchmarks import bench_model, harness
+from benchmarks import harness
 from benchmarks.goodput.idle import Idle, ask_prompts, measure_idle, meets_slos
 from benchmarks.goodput.mixes import Kind, Traffic, mixes, plan_traffic
 from benchmarks.goodput.report import Measured, count_plans, goodput_table, median_error

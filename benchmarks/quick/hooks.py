@@ -120,8 +120,8 @@ class PrefillRank:
             digests=lambda *_: b"",  # `kv_verify` is off
         )
         self.worker.start()
-        regions = list(shape.regions(target.address))
-        self._say(0, Hello(node="D", rank=Rank(), fingerprint=FINGERPRINT, regions=regions))
+        hello = Hello(node="D", rank=Rank(), fingerprint=FINGERPRINT, regions=list(shape.regions(target.address)))
+        self._say(0, hello)
 
     def reserve(self, transfer: PlayedTransfer) -> None:
         self._say(

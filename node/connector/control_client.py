@@ -56,10 +56,11 @@ class ControlClient:
             ConnectorFailedError: the process is gone, or the answer is an error.
         """
         self.start()
+        assert self._context is not None
         doors = self._far_doors(path) if path.suffix == FAR_SUFFIX else [_Door(f"ipc://{path}")]
         try:
             async with asyncio.timeout(timeout_s or self._timeout_s):
-                answer = json.loads(await self._first(doors, question))
+                answer = json.loads(await self._first(self._context, doors, question))
         except TimeoutError as exc:
             if await _is_refused(doors[0].endpoint):
                 raise ConnectorFailedError(f"the connector's process at {path} is gone") from exc
@@ -86,8 +87,8 @@ class ControlClient:
             raise ConnectorFailedError(f"the rank at {address} answers holders of the cluster secret alone")
         return [_Door(address, curve_keys(key).public) for key in self._secret.accepted(SERVER_KEY)]
 
-    async def _first(self, doors: Sequence[_Door], question: Sequence[bytes]) -> bytes:
-        tasks = [asyncio.create_task(self._ask(door, question)) for door in doors]
+    async def _first(self, context: zmq.asyncio.Context, doors: Sequence[_Door], question: Sequence[bytes]) -> bytes:
+        tasks = [asyncio.create_task(self._ask(context, door, question)) for door in doors]
         try:
             answered, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return answered.pop().result()
@@ -96,9 +97,8 @@ class ControlClient:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, door: _Door, question: Sequence[bytes]) -> bytes:
-        assert self._context is not None
-        with self._context.socket(zmq.REQ) as asker:
+    async def _ask(self, context: zmq.asyncio.Context, door: _Door, question: Sequence[bytes]) -> bytes:
+        with context.socket(zmq.REQ) as asker:
             asker.setsockopt(zmq.LINGER, 0)
             if self._secret is not None and door.server_key:
                 asker.curve_serverkey = door.server_key

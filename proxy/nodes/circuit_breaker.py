@@ -85,7 +85,10 @@ class Breaker:
             self._window.add(self._clock(), failed=False)
 
     def failed(self, why: str, *, may_open: bool = True) -> None:
-        """A request failed by the node's fault; without `may_open` (a bad node is better than none) it only counts."""
+        """A request failed by the node's fault; without `may_open` (a bad node is better than none) it only counts.
+
+        It may open with the next failure then.
+        """
         if self.state is BreakerState.HALF_OPEN:
             self._open(f"the trial failed: {why}")
         elif self.state is BreakerState.CLOSED:

@@ -312,7 +312,7 @@ def unusable_because(role: Role, info: NodeInfo, *, takes_either: bool = False) 
 
 
 def names_of(info: NodeInfo) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of its base model (the first, where it does not say) and those of its adapters (the others)."""
+    """Return the names of a node's base model (the first, where it does not say) and of its adapters (the others)."""
     served = frozenset(info.served_models)
     if info.adapters is None:
         return frozenset(info.served_models[:1]), served - frozenset(info.served_models[:1])
@@ -326,7 +326,10 @@ def protocol_of(info: NodeInfo) -> str:
 
 
 def pairing_of(info: NodeInfo) -> Pairing | None:
-    """Return what a peer must have as well; None if it takes part in no transfer, as a node of another protocol."""
+    """Return what a peer must have as well; None if the node takes no part in transfers that this proxy arranges.
+
+    A node of another protocol would refuse the parameters that this proxy signs.
+    """
     protocol = protocol_of(info)
     return Pairing(info.fingerprint, protocol) if info.fingerprint is not None and protocol == OUR_PROTOCOL else None
 

@@ -328,7 +328,10 @@ class NodeRegistry:
         return [node for node in self._leavers if node.requests]
 
     def _is_dispensable(self, node: Node) -> bool:
-        """Whether requests can be served as configured without it: attempts on a bad node are better than refusals."""
+        """Whether requests can be served as configured without it.
+
+        Attempts on a bad node are better than refusals, so the last node that everybody needs stays in use.
+        """
         if node.role == "prefill" and not self._needs_prefill:
             return True
         models = set(node.info.served_models if node.info else ())

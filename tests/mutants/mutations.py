@@ -166,6 +166,11 @@ MUTATIONS: Final = [
         ("            note_proof(scope)\n            return True\n", "            return True\n"),
     ),
     *_of(
+        "node/middleware.py",
+        f"{UNIT}/node/test_middleware.py",
+        ("if await self._lets_in(scope, send) else None", "if await self._lets_in(scope, send) or True else None"),
+    ),
+    *_of(
         "proxy/response/stream_relay.py",
         f"{UNIT}/proxy/response",
         ("_TAIL_BYTES: Final = len(END_OF_STREAM) + 4", "_TAIL_BYTES: Final = len(END_OF_STREAM) + 3"),

@@ -223,17 +223,18 @@ async def test_everything_but_posts_passes_without_being_read() -> None:
         assert exchange.sent == [{"type": "websocket.close"}]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [*(("GET", path) for path in PATHS), ("POST", CANCEL_PATH), ("POST", PROBE_PATH)]
-)
+@pytest.mark.parametrize("path", [*PATHS, CANCEL_PATH, PROBE_PATH])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
 async def test_the_node_api_needs_the_token(method: str, path: str) -> None:
-    """It is answered by the gate, never by vLLM."""
+    """It is answered by the gate and counted, never by vLLM; whether the route takes the method comes after."""
     app = Recorder()
-    exchange = await Exchange(http(method, path, [("Authorization", "Bearer wrong")])).run(gate(app))
+    middleware = gate(app)
+    exchange = await Exchange(http(method, path, [("Authorization", "Bearer wrong")])).run(middleware)
 
     assert exchange.status == 401
     assert exchange.headers["www-authenticate"] == "Bearer"
     assert json.loads(exchange.body)["error"]["type"] == "authentication_error"
+    assert middleware._refusals.snapshot() == {"bad_token": 1}
     assert not app.scopes
 
 
