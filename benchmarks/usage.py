@@ -13,7 +13,7 @@ _CPUCLOCK_SCHED: Final = 2  # of linux/posix-timers.h: all threads of a process,
 
 
 class Memory(NamedTuple):
-    """Of a process tree."""
+    """Memory of a process tree."""
 
     rss_bytes: int  # shared pages count in each process
     pss_bytes: int  # shared pages are divided among those that share them

@@ -77,7 +77,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receiving(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to push."""
+    """Where a prefill node pushes to."""
 
     session: str
     address: int

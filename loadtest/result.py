@@ -83,7 +83,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The stages of one run, and what was measured where."""
 
     schema_version: int
     began_at: str  # UTC

@@ -23,7 +23,7 @@ EXIT_LOST: Final = 70
 
 
 class MultiHostWorker:
-    """Mixed into a worker."""
+    """Mixin of a worker whose node may have ranks on other hosts."""
 
     vllm_config: Any
     _tie: RankMonitor | RankLink | None = None

@@ -38,7 +38,7 @@ Lost = Callable[[str, bool], None]  # which rank; whether it took its leave
 
 
 class RankMonitor:
-    """The first rank's end."""
+    """The first rank's end of the connections: accepts the other hosts' ranks and watches them."""
 
     def __init__(self, host: str, secret: ClusterSecret) -> None:
         """Listen on a port of the system's choice. Raises `OSError`: the address is not this host's."""
@@ -98,7 +98,7 @@ class RankMonitor:
 
 
 class RankLink:
-    """The end of a rank on another host."""
+    """The end of a rank on another host: connects to the first rank and watches it."""
 
     def __init__(self, address: tuple[str, int], secret: ClusterSecret, index: int, lost: Lost) -> None:
         """Connect to the hub, then watch it. Raises `ConnectorError`: it is not reached, or holds another secret."""

@@ -25,7 +25,7 @@ _CUDA_DRAW = 4  # what a draw adds to a generator's offset; `_bookkeeping_sync` 
 
 
 class StartTokens:
-    """Mixed into a worker."""
+    """Mixin of a worker whose requests may start with tokens."""
 
     model_runner: Any
     use_v2_model_runner: bool

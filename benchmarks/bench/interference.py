@@ -23,8 +23,6 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The load."""
-
     streams: int = 4
     stream_prompt_tokens: int = 128
     stream_tokens: int = 7000  # more than there is time for: streams are broken off in the end
@@ -37,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Felt:
-    """What was seen, in s."""
+    """The gaps between a stream's tokens, in s."""
 
     quiet_itl_s: Sequence[float]
     busy_itl_s: Sequence[float]  # from the first long prompt's arrival until the last one was answered

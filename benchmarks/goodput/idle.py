@@ -21,7 +21,7 @@ _STREAMS: Final = 8  # that decode at once where the work of a token is measured
 
 
 class Idle(NamedTuple):
-    """One plain server."""
+    """Times of one plain server that has nothing else to do."""
 
     points: Sequence[tuple[int, float, float]]  # tokens of a prompt, TTFT, TPOT; medians, by length
     token_s: float  # work of one output token among `_STREAMS` streams

@@ -94,7 +94,7 @@ class CpuQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What listens where."""
+    """URLs of the servers that run."""
 
     proxy: str
     decode: tuple[str, ...]

@@ -60,7 +60,7 @@ class Namespaces(ABC):
 
 
 class Network(Namespaces):
-    """The two."""
+    """The namespaces of P and D, joined by the link that is limited."""
 
     def __init__(self) -> None:
         own = f"{_PREFIX}{os.getpid()}"

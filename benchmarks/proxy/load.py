@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """One answer."""
+    """Times of one answer."""
 
     status: int = 0
     first_s: float = 0.0  # when the first bytes of its body came
@@ -55,8 +55,6 @@ class Streamed(NamedTuple):
 
 
 class Load:
-    """Loads one server."""
-
     def __init__(self, url: str, more: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
         self._client = Client(parse_address(url), {}, timeout_s)

@@ -35,8 +35,6 @@ WARM_UP: Final = 1000  # streams that come before, all at once: what only the fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was seen."""
-
     streams: int
     workers: int
     opened_in_s: float

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Noise:
-    """What else the machine did."""
+    """What other processes did during a round."""
 
     load_before: float
     load_after: float = 0.0

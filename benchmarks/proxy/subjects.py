@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One proxy."""
+    """A proxy that is measured."""
 
     name: str
     what: str  # for the report
@@ -39,7 +39,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One that cannot be measured here."""
+    """A proxy that cannot be measured on this machine."""
 
     name: str
     reason: str

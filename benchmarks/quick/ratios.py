@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A figure and what it was."""
+    """A figure, and what it was in the baseline."""
 
     name: str
     baseline: Spread | None

@@ -56,7 +56,7 @@ class _Transfers(msgspec.Struct):
 
 
 class ProbeClient:
-    """Makes the requests."""
+    """Asks proxy and nodes over HTTP."""
 
     def __init__(self, http: httpx.AsyncClient, secret: ClusterSecret) -> None:
         self._http = http
@@ -128,7 +128,7 @@ def _reason(answer: httpx.Response) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Whom to look at."""
+    """URLs of the proxy and the nodes to examine."""
 
     proxy: str = ""
     prefill: Sequence[str] = ()

@@ -14,7 +14,7 @@ from baton.deploy.doctor.fit import BITS, MEGA, Known, Tried, token_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """One run."""
+    """What one run of the doctor found."""
 
     findings: list[Finding]
     versions: dict[str, str] = field(default_factory=dict)  # of this machine

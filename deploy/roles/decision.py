@@ -47,7 +47,7 @@ class Change:
 
 
 class Decider:
-    """Looks at the load again and again."""
+    """Decides from the nodes' load, as often as it is given, which node changes its role."""
 
     def __init__(self, rules: RolesConfig) -> None:
         self._rules = rules

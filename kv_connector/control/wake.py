@@ -98,7 +98,7 @@ def _take_all(words: socket.socket) -> None:
 
 
 class Waker:
-    """The worker's end."""
+    """The worker's end of the socket on which `IdleSleep` waits."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)

@@ -25,7 +25,7 @@ _KEPT_SHARE = 4  # one port in so many is kept from new receivers: of 2,000, tho
 
 
 class MooncakeReceiver:
-    """One fence domain."""
+    """See `ReceivingEngine`: one fence domain."""
 
     def __init__(self, engine: Any, session: str, closed: Callable[[], None] | None = None) -> None:
         """`closed` is called once, when the engine has been destroyed."""

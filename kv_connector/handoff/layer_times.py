@@ -20,7 +20,7 @@ class _Begun(NamedTuple):
 
 
 class LayerTimes:
-    """Of one transfer."""
+    """Times of one transfer's layers."""
 
     __slots__ = ("_begun", "_lost", "_pushes", "_written")
 

@@ -22,7 +22,7 @@ BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: 
 
 
 class PeerQuotas:
-    """Who has how much."""
+    """How much of its quotas each decode rank has in use."""
 
     def __init__(self) -> None:
         self.transfers: Counter[int] = Counter()  # by decode rank

@@ -25,7 +25,7 @@ MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller
 
 
 class Side(NamedTuple):
-    """One of the two ranks."""
+    """The layout of one of the two ranks."""
 
     rank: Rank
     regions: Sequence[Region]

@@ -18,7 +18,7 @@ MAX_STARTED = 4096
 
 
 class ClientTokens:
-    """Of one decode engine."""
+    """The requests of one decode engine that start with their client's tokens."""
 
     def __init__(self, refusals: Refusals, totals: dict[str, int], vocab_size: int, *, can_start: bool) -> None:
         """`can_start`: the engine has our scheduler; `totals` counts in `started`."""

@@ -41,7 +41,7 @@ def end_after_first_token(request: "Request") -> None:
 
 
 class FirstOutput:
-    """Mixed into a scheduler of vLLM's."""
+    """Mixin of a scheduler of vLLM's."""
 
     max_model_len: int
 

@@ -8,7 +8,7 @@ own: then it receives what the cache does not have, the prompt's last block. Wit
 
 
 class SharedPrompts:
-    """Who waits for whom, by request id."""
+    """Which requests wait for the prompt of another one, by request id."""
 
     def __init__(self, *, can_share: bool) -> None:
         """`can_share`: whether vLLM keeps a prefix cache."""

@@ -68,7 +68,7 @@ def abort_without_kv(request: "Request", *, is_lost: bool) -> None:
 
 
 class StartTokens:
-    """Mixed into a scheduler of vLLM's."""
+    """Mixin of a scheduler of vLLM's."""
 
     connector: Any
     log_stats: bool

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class State(IntEnum):
-    """Where it stands; see `DecodeScheduler`."""
+    """Where such a request stands; see `DecodeScheduler`."""
 
     WAITING = 0
     RESERVED = 1
@@ -20,7 +20,7 @@ class State(IntEnum):
 
 @dataclass(slots=True)
 class Tracked:
-    """One of them."""
+    """A request that is part of a transfer."""
 
     request: "Request"
     transfer_id: str

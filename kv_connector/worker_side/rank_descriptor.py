@@ -20,7 +20,7 @@ from baton.kv_connector.worker_side.digesting import Part, parts_of
 
 @dataclass(frozen=True, slots=True)
 class RankDescriptor:
-    """One worker's `Hello`."""
+    """What one worker says of itself in `Hello`."""
 
     node: str
     role: Role

@@ -31,7 +31,7 @@ class DeviceEvent(Protocol):
     """Something on the device that will have completed."""
 
     def synchronize(self) -> None:
-        """Block until it has."""
+        """Block until it has completed."""
         ...
 
 

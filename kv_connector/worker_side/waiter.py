@@ -41,8 +41,6 @@ class _Watched(Generic[T]):
 
 
 class DeviceWaiter(Generic[T]):
-    """See the head of this file."""
-
     def __init__(
         self,
         name: str,

@@ -14,7 +14,7 @@ SLICES: Final = 20
 
 
 class Units(Protocol):
-    """What is resampled."""
+    """The units of a stage that are drawn again and again."""
 
     size: int
 

@@ -19,7 +19,7 @@ class Request(NamedTuple):
 
 
 class Engine(Protocol):
-    """What answers."""
+    """Answers a connection's requests."""
 
     def serve(self, request: Request, line: "Connection") -> None:
         """Begin to answer; what is under way is `line.answer`."""

@@ -50,7 +50,7 @@ def whole_answer(line: Connection, response: bytes, fault: Fault) -> Due:
 
 
 class MockEngine:
-    """One node."""
+    """A prefill or decode node that computes nothing."""
 
     def __init__(self, settings: Settings, ticker: Ticker, secret: ClusterSecret | None, port: int) -> None:
         self._settings = settings

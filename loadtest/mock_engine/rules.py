@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One good request."""
+    """A request that is accepted."""
 
     chat: bool
     stream: bool

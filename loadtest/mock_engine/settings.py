@@ -33,7 +33,7 @@ class FaultSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One mock."""
+    """Settings of one mock engine."""
 
     role: Role
     ttft_s: float = 0.0

@@ -35,7 +35,7 @@ class Wheel:
 
 
 class Ticker:
-    """Turns a wheel."""
+    """Turns a wheel by the event loop's clock."""
 
     def __init__(self, tick_s: float) -> None:
         self._wheel = Wheel(tick_s)

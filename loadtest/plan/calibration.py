@@ -74,7 +74,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything."""
+    """All fitted times of a model on one kind of node, as `calibrate` writes them."""
 
     schema_version: int = SCHEMA_VERSION
     prefill: Prefill

@@ -13,7 +13,7 @@ from baton.loadtest.traffic.script import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """One request."""
+    """When a request comes, and how many tokens it has."""
 
     due_s: float
     input_tokens: int

@@ -34,8 +34,6 @@ class Chunk(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step."""
-
     began_s: float
     ends_s: float
     chunks: list[Chunk]

@@ -54,7 +54,7 @@ class Loads:
 
 
 class PrefillChoice:
-    """Prefix affinity."""
+    """Chooses a prefill node as `prefix_affinity` does."""
 
     def __init__(self, nodes: int) -> None:
         self._loads = Loads(nodes)
@@ -90,7 +90,7 @@ class PrefillChoice:
 
 
 class Shape(NamedTuple):
-    """How many nodes."""
+    """How many nodes of each role."""
 
     prefill: int
     decode: int

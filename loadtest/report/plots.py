@@ -77,7 +77,7 @@ def _step(value: float) -> float:
 
 
 class Series(NamedTuple):
-    """One line."""
+    """One line of a plot."""
 
     name: str
     points: Sequence[tuple[float, float]]

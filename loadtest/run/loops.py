@@ -27,7 +27,7 @@ SAMPLE_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """So many users."""
+    """A closed loop: a number of users, each with one request at a time."""
 
     concurrency: int
 

@@ -70,7 +70,7 @@ def _draw(rng: random.Random, tokens: int, spread: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """What all three need."""
+    """What all made-up datasets need."""
 
     seed: int
     chat: bool

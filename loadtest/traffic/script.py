@@ -54,7 +54,7 @@ Script = Generator[
 
 
 class Source(Protocol):
-    """A dataset."""
+    """A dataset that users' requests are drawn from."""
 
     def script(self, index: int) -> Script:
         """Return a script; the same index gives the same one. Negative indices are for warming up."""

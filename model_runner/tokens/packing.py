@@ -17,7 +17,7 @@ DEFAULT_TOP_LOGPROBS = 20  # vLLM's own default of the most that a request may a
 
 
 class Packing(NamedTuple):
-    """Where all of them lie."""
+    """Where a step's tensors lie in a slot."""
 
     offsets_bytes: tuple[int, ...]  # in their order
     size_bytes: int

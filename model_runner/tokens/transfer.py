@@ -212,7 +212,7 @@ class Arrived:
         return self.tensors
 
     def synchronize(self) -> None:
-        """Return."""
+        """Return at once: the tensors are there."""
 
 
 class HostTransfer:
@@ -224,10 +224,10 @@ class HostTransfer:
         self.counts = Counts()
 
     def start(self) -> None:
-        """Nothing is to be started."""
+        """There is no thread to start."""
 
     def stop(self) -> None:
-        """Nor stopped."""
+        """There is no thread to stop."""
 
     def submit(self, tensors: Tensors) -> Arrived:
         """Copy a step's tensors: they are the reader's, whatever the model does with its own."""

@@ -34,7 +34,7 @@ class _Door(NamedTuple):
 
 
 class ControlClient:
-    """Asks for a JSON object."""
+    """Asks the connector's processes for snapshots, which are JSON objects."""
 
     def __init__(self, timeout_s: float, secret: ClusterSecret | None = None) -> None:
         """Open nothing yet; without a secret, other hosts cannot be asked."""

@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 64 * MAX_CANCELLED
 
 
 async def cancel_transfers(connector: ConnectorClient, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer that one route."""
+    """Answer a request to `CANCEL_PATH`."""
     if scope["method"] != "POST":
         return await send_error(send, 405, f"{scope['path']} takes POST", [(b"allow", b"POST")])
     body = await read_body(receive, send, MAX_BODY_BYTES)

@@ -11,7 +11,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 
 class OneByOne(RequestOutputCollector):
-    """Merges nothing."""
+    """A collector that merges no outputs."""
 
     _later: deque[Any]
 

@@ -29,7 +29,7 @@ _decoder: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
 
 
 class ProbeApi:
-    """Answers that one route."""
+    """Answers requests to `PROBE_PATH`."""
 
     def __init__(self, secret: ClusterSecret, place: Place) -> None:
         self._secret = secret

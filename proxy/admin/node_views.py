@@ -5,10 +5,7 @@ How much of a role's work there is on a node is counted in nodes: 1 is what one 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar, cast
-
-import msgspec
-from pydantic import BaseModel
+from typing import Final, TypeVar
 
 from baton.proxy.nodes.circuit_breaker import BreakerState
 from baton.proxy.nodes.node import Node, State
@@ -27,18 +24,7 @@ _BY_SEVERITY: Final[Sequence[str]] = (
 _BREAKERS_BY_SEVERITY: Final[Sequence[str]] = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 _FULL: Final = 0.9  # of a KV cache
 _HALF: Final = 0.5  # of the time with streams; if it is more, they may be a few that never end
-T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V", NodeView, LeavingView)
-
-
-def encode(told: msgspec.Struct) -> bytes:
-    """Encode what a worker tells another one; views may be in it."""
-    return msgspec.json.encode(told, enc_hook=BaseModel.model_dump)
-
-
-def decode(told: bytes, kind: type[T]) -> T:
-    """Decode it. Raises `msgspec.DecodeError`."""
-    return msgspec.json.decode(told, type=kind, dec_hook=lambda view, said: cast("Any", view).model_validate(said))
 
 
 def view(node: Node) -> NodeView:

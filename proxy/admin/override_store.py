@@ -22,7 +22,7 @@ class OverrideStoreError(Exception):
 
 
 class OverrideStore:
-    """One file, one lock."""
+    """What operators ordered, in one file with a lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -23,7 +23,7 @@ from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import LeavingView, NodeView, WorkerView
 from baton.proxy.telemetry.metrics import Metrics, render
-from baton.proxy.workers.channel import Channel, NoAnswerError, ask
+from baton.proxy.workers.channel import Channel, NoAnswerError, ask, decode, encode
 from baton.proxy.workers.slot import WorkerSlot, replace_file
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerGroup:
-    """One worker among all."""
+    """This worker of the proxy, and how it asks the other ones."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class WorkerGroup:
 
     async def _answer(self, word: str) -> bytes:
         if word == REPORT:
-            return node_views.encode(self._report())
+            return encode(self._report())
         if word == ADOPT and self._book is not None:
             return b"done" if self._catch_up(self._book) else b"later"
         if word == PROBE:
@@ -269,7 +269,7 @@ class WorkerGroup:
 async def _report_of(slot: WorkerSlot, number: int) -> Report:
     """Ask a worker; if it does not answer, what was counted in its slot is known all the same."""
     try:
-        return node_views.decode(await ask(slot.channel_of(number), REPORT), Report)
+        return decode(await ask(slot.channel_of(number), REPORT), Report)
     except (NoAnswerError, msgspec.DecodeError):
         return Report(worker=WorkerView(worker=number, pid=None, requests=0), counted=_read_counters(slot, number))
 

@@ -25,7 +25,7 @@ _SILENCE_S: Final = 5.0  # between two log lines about descriptors
 
 
 class Admission:
-    """Lets requests in."""
+    """Decides which requests begin, which wait, and which are refused."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class KeyFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Who may ask for what."""
+    """An API key: the digests of what clients show, and what its owner may ask for."""
 
     name: str
     digests: tuple[bytes, ...]  # SHA-256 of what clients show; any of them opens

@@ -19,7 +19,7 @@ _UNKNOWN: Final = "incorrect API key"
 
 
 class Keyring:
-    """The keys in force."""
+    """The API keys that count now."""
 
     def __init__(self, counts: Callable[[str], Counts]) -> None:
         """`counts` makes those of a name that was not there."""

@@ -76,7 +76,7 @@ class KeyOwner:
 
 
 class AuthMiddleware:
-    """Before one application."""
+    """Asks for an API key before one ASGI application."""
 
     def __init__(
         self,

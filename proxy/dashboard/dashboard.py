@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.admin import node_views
 from baton.proxy.admin.about import running_version
 from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
@@ -18,6 +17,7 @@ from baton.proxy.dashboard.snapshot import DashboardSnapshot, for_anybody, joine
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
+from baton.proxy.workers.channel import decode, encode
 
 FRESH_S: Final = 0.5  # an answer is good for so long
 GLANCE, LOOK = "glance", "look"  # what workers are asked: without single requests, with them
@@ -73,7 +73,7 @@ class Dashboard:
         if for_operator:
             self._nodes.start(lambda: self._recorder.is_watched)
         told = await self._worker_group.all_tell(LOOK if for_operator else GLANCE)
-        body = joined([node_views.decode(each, DashboardSnapshot) for each in told], self._worker_group.size)
+        body = joined([decode(each, DashboardSnapshot) for each in told], self._worker_group.size)
         head = {
             "format": FORMAT,
             "at": round(time.time(), 3),
@@ -91,7 +91,7 @@ class Dashboard:
 
     def _snapshot(self, requests: dict[str, Any] | None) -> bytes:
         made = snapshot(self._worker_group.number, self._members, self._admission, self._registry, requests)
-        return node_views.encode(made)
+        return encode(made)
 
 
 class Offset(NamedTuple):

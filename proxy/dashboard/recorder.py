@@ -15,7 +15,7 @@ MOST_ENDED: Final = 96
 
 
 class RequestRecorder:
-    """Watches while it is looked at."""
+    """Records requests for as long as a page is open."""
 
     def __init__(self, telemetry: RequestTelemetry) -> None:
         self._telemetry = telemetry

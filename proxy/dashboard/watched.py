@@ -50,7 +50,7 @@ class WatchedLeg(Leg):
 
 
 class WatchedTrace(Trace):
-    """One request."""
+    """The trace of one request that the dashboard shows."""
 
     __slots__ = ("_ended", "_inner", "_origin_s", "events", "legs", "line", "trace_id")
 

@@ -46,7 +46,7 @@ class _Return(NamedTuple):
 
 
 class AnswerReturns:
-    """Of one worker."""
+    """Returns the KV of answers that one worker of the proxy relayed."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ Outcome = DecodeOutcome | PrefillOutcome
 
 
 class AttemptRunner:
-    """Runs plans."""
+    """Sends the legs of plans to nodes."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ MOST_AHEAD: Final = 4
 
 
 class Mover:
-    """Sends KV ahead."""
+    """Sends the KV of running streams to the nodes where they are to go on."""
 
     def __init__(
         self, planner: Planner, attempts: AttemptRunner, metrics: Metrics, *, timeout_s: float, workers: int = 1

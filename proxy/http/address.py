@@ -9,7 +9,7 @@ from yarl import URL
 
 
 class Address(NamedTuple):
-    """One server."""
+    """Host and port of a server."""
 
     host: str
     port: int

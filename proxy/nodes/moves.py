@@ -11,7 +11,7 @@ Result = Literal["moved", "recomputed", "failed"]
 
 @dataclass(slots=True)
 class Moves:
-    """Of one decode node."""
+    """The streams that one decode node was to give away."""
 
     results: Counter[str] = field(default_factory=Counter)
     staying: Counter[str] = field(default_factory=Counter)  # streams that are to leave and are still there, by why

@@ -296,7 +296,7 @@ def usable(nodes: Iterable[Node]) -> list[Node]:
 
 
 def answering(nodes: list[Node]) -> list[Node]:
-    """The same of nodes that take work."""
+    """Return, of nodes that take work, those that answer; all where none does."""
     return [node for node in nodes if node.probed is State.READY] or nodes
 
 

@@ -16,7 +16,7 @@ from baton.proxy.routing.router import choice_of
 
 
 class Conversations(RequestHandler):
-    """The route."""
+    """Handler of `/v1/responses`."""
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         previous = previous_of(request)

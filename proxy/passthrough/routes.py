@@ -12,7 +12,7 @@ from baton.proxy.request.endpoints import COUNT_TOKENS, RESPONSES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One route."""
+    """A route that one node serves whole."""
 
     method: str
     template: str  # as nodes name it

@@ -32,7 +32,7 @@ _EMPTY: Final = 0.5  # of a KV cache: its node has room for streams
 
 
 class Placement(StrEnum):
-    """The three ways."""
+    """Which nodes serve a request: a pair, or one node alone."""
 
     PAIR = "pair"
     ON_DECODE = "on_decode"

@@ -15,8 +15,6 @@ _PART_ENDS: Final = b'"finish_reason":"abort"'
 
 
 class ChatEvents(Dialect):
-    """Of one stream."""
-
     last_events = (DONE,)
     failure_events = (ERROR,)
 

@@ -27,7 +27,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class KeptTokens:
-    """Of one request, over all its legs."""
+    """The tokens of one request's answer, over all its legs."""
 
     def __init__(self) -> None:
         self.lines = 0  # that have named tokens

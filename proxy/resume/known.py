@@ -30,7 +30,7 @@ class Text:
 
 
 class Known:
-    """One answer."""
+    """What a client has of one answer."""
 
     def __init__(self) -> None:
         self.touched: list[Key] = []  # since it was cleared last

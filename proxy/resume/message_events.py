@@ -14,8 +14,6 @@ _SIGNATURE: Final = b'"signature_delta"'  # the end of a block of thoughts
 
 
 class MessageEvents(Dialect):
-    """Of one stream."""
-
     last_events = (b"event: message_stop\n",)
     failure_events = (b"event: error\n",)
 

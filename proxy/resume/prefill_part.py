@@ -10,7 +10,7 @@ _FINISHED: Final = b'"finish_reason":"'  # of a choice; no text can hold it, a s
 
 
 class PrefillPart:
-    """Of one attempt."""
+    """A prefill node's part of a stream, in one attempt."""
 
     def __init__(self, record: ShortRecord, choices: int) -> None:
         self.has_passed = False  # something for the client

@@ -71,7 +71,7 @@ class Dialect(Protocol):
 
 
 class AnswerRecord:
-    """One answer, over all its legs."""
+    """What a client has of one answer, over all its legs."""
 
     def __init__(self, dialect: Dialect, *, rewrites: bool = False, has_logprobs: bool = False) -> None:
         """`rewrites`: all events of a further leg have to be written again.

@@ -16,8 +16,6 @@ _PLACE: Final = ("output_index", "content_index", "summary_index")
 
 
 class ResponseEvents(Dialect):
-    """Of one stream."""
-
     last_events = (b"event: response.completed\n", b"event: response.incomplete\n")
     failure_events = (b"event: error\n", b"event: response.failed\n")
 

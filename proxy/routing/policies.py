@@ -207,7 +207,7 @@ class PrefixAffinity(_Indexed):
 
 
 class Remembering(_Indexed):
-    """Another policy's choice."""
+    """Chooses as another policy does, and remembers prompts in the index."""
 
     def __init__(self, policy: Policy, index: PrefixIndex) -> None:
         super().__init__(index)

@@ -11,7 +11,7 @@ _KEPT: Final = 64  # sets of nodes that are kept in order: a few models, a few t
 
 
 class Choice(NamedTuple):
-    """Who gets the work."""
+    """A node, and the work that a request would be for it."""
 
     node: Node
     new_bytes: int  # of the prompt, that it is not believed to have

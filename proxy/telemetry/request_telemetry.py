@@ -16,7 +16,7 @@ from baton.proxy.tracing.tracing import Tracing
 
 
 class RequestTelemetry:
-    """What all requests share."""
+    """Metrics, log and traces that all requests share."""
 
     def __init__(self, config: ProxyConfig, metrics: Metrics, tracing: Tracing) -> None:
         self.metrics = metrics

@@ -28,7 +28,7 @@ NANOSECONDS: Final = 1_000_000_000
 
 
 class SampledLeg(Leg):
-    """One request to one node."""
+    """One request to one node, as spans."""
 
     __slots__ = ("_span", "line")
 
@@ -52,7 +52,7 @@ class SampledLeg(Leg):
 
 
 class SampledTrace(Trace):
-    """One request."""
+    """One client's request, as spans."""
 
     __slots__ = ("_children", "_span", "_tracer", "trace_id")
     line = b""  # each leg has its own

@@ -2,7 +2,7 @@
 
 
 class Leg:
-    """One request to one node."""
+    """One request to one node, which is not traced."""
 
     __slots__ = ()
     line = b""  # header to send
@@ -15,14 +15,14 @@ class Leg:
 
 
 class Trace:
-    """One request."""
+    """One client's request, which is not traced."""
 
     __slots__ = ()
     line: bytes | None = None  # replaces the client's own trace headers; None: they pass as they came
     trace_id = ""
 
     def waited(self, wait_s: float) -> None:
-        """It was let in just now."""
+        """Note that it was let in just now."""
 
     def leg(self, role: str, url: str) -> Leg:
         del role, url

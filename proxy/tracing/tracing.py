@@ -37,7 +37,7 @@ class Tracing(Collector):
 
 
 class SamplingTracer(Tracing):
-    """Traces some."""
+    """Traces a share of the requests."""
 
     def __init__(self, share: float, endpoint: str) -> None:
         """Raise ImportError if OpenTelemetry is not there."""

@@ -5,7 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from pydantic import BaseModel
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +21,18 @@ class NoAnswerError(Exception):
     """A worker is not there, or too busy."""
 
 
+def encode(told: msgspec.Struct) -> bytes:
+    """Encode what a worker tells another one; views may be in it."""
+    return msgspec.json.encode(told, enc_hook=BaseModel.model_dump)
+
+
+def decode(told: bytes, kind: type[T]) -> T:
+    """Decode it. Raises `msgspec.DecodeError`."""
+    return msgspec.json.decode(told, type=kind, dec_hook=lambda view, said: cast("Any", view).model_validate(said))
+
+
 class Channel:
-    """This worker's ear."""
+    """Answers what other workers ask over this worker's Unix socket."""
 
     def __init__(self, path: Path, answer: Callable[[str], Awaitable[bytes]]) -> None:
         self._path = path

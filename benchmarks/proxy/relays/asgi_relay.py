@@ -21,8 +21,6 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 class Relay:
-    """The application."""
-
     def __init__(self, prefill_url: str, decode_url: str) -> None:
         self._prefill_url = prefill_url
         self._decode_url = decode_url
