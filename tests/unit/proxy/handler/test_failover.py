@@ -12,7 +12,7 @@ from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
 from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
-from baton.proxy.planning import local_prefill
+from baton.proxy.planning import local_prefill_queue
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed
 from baton.proxy.planning.plans import LocalPlan, Plan
 from baton.proxy.planning.retry_policy import RetryPolicy
@@ -51,7 +51,7 @@ class Legs:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_prefill, "LOOK_S", 0.001)
+    monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
 def make(legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> tuple[Failover, RetryPolicy]:
