@@ -17,11 +17,12 @@ has returned when the hook runs, and there is nothing to wait for.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.vllm_compat import cann
+from baton.kv_connector.vllm_compat.backends import keeps_state
 
 if TYPE_CHECKING:
     import torch
@@ -166,11 +167,13 @@ def make_layer_sync(name: str, layers: int, hand: Hand, stream: ModelStream) -> 
     return POLICIES[resolve_layer_sync(name, stream.device_type)](layers, hand, stream)
 
 
-def attention_writes_kv(backends: Iterable[object]) -> bool:
-    """Whether some of vLLM's attention backend classes write the KV cache in their attention op, not before it.
+def attention_writes_kv(layers: Iterable[Any]) -> bool:
+    """Whether the backend of some of vLLM's attention layers writes the KV cache in its attention op, not before it.
 
-    One that does not say is taken to do so, and so is the absence of any: both only hand a layer over later.
+    One that does not say is taken to do so, and so is the absence of any: both only hand a layer over later. Recurrent
+    layers have no hook and do not count.
     """
+    backends = [layer.get_attn_backend() for layer in layers if not keeps_state(layer)]
     includes = [getattr(backend, "forward_includes_kv_cache_update", True) for backend in backends]
     return any(includes) or not includes
 

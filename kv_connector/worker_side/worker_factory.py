@@ -13,7 +13,6 @@ from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, have_windows
 from baton.kv_connector.protocol.messages import Rank
-from baton.kv_connector.vllm_compat.backends import keeps_state
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 from baton.kv_connector.vllm_compat.speculative import check_draft_layers, draft_layers, drafter_digest
 from baton.kv_connector.vllm_compat.states import states_of_layers
@@ -75,8 +74,7 @@ def make_worker(
     )
     enter_device = _entry_of(device)
     layers = vllm_config.compilation_config.static_forward_context
-    backends = (layers[name].get_attn_backend() for name in kv_caches if not keeps_state(layers[name]))
-    stream = recorder(device, attention_writes_kv=attention_writes_kv(backends))
+    stream = recorder(device, attention_writes_kv=attention_writes_kv(layers[name] for name in kv_caches))
 
     def common(side: Role) -> dict[str, Any]:
         """What either side is made with; of what has a state, each has its own."""

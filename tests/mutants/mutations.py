@@ -723,6 +723,21 @@ MUTATIONS: Final = [
         ("if (before + place + 1) % places == 0 or", "if blocks[place] or"),
     ),
     *_of(
+        "kv_connector/worker_side/decode.py",
+        "tests/integration/kv_connector/test_workers.py tests/integration/kv_connector/test_landing.py",
+        ("gather.closed:\n            self._waker.wake()\n", "gather.closed:\n            pass\n"),
+        (
+            "            self._deliver(arrived)\n            self._waker.wake()\n",
+            "            self._deliver(arrived)\n",
+        ),
+    ),
+    *_of(
+        "kv_connector/worker_side/sync.py",
+        f"{UNIT}/kv_connector/worker_side/test_sync.py",
+        ("for layer in layers if not keeps_state(layer)]", "for layer in layers]"),
+        ("for layer in layers if not keeps_state(layer)]", "for layer in layers if keeps_state(layer)]"),
+    ),
+    *_of(
         "kv_connector/worker_side/sync.py",
         "tests/integration/kv_connector/test_schedules.py",
         (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from baton.kv_connector.control.wake import Waker
 from baton.kv_connector.handoff.metadata import DecodeStep
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.memory_engine import MemoryFabric
@@ -60,8 +61,12 @@ def late() -> Iterator[FakeDevice]:
         yield device
 
 
-def test_d_reads_what_was_acknowledged_when_the_device_has_it(tmp_path: Path, late: FakeDevice) -> None:
-    """I4, I3: after COMMIT neither the request goes on nor do its blocks come back before the last copy has run."""
+def test_d_reads_what_was_acknowledged_when_the_device_has_it(
+    tmp_path: Path, late: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4, I3: after COMMIT neither the request goes on nor do its blocks come back before the last copy has run; that wakes the engine."""
+    words: list[str] = []
+    monkeypatch.setattr(Waker, "wake", lambda _: words.append("wake"))
     with ranks_on(tmp_path, late.stream()) as ranks:
         hand_over(ranks)
         ranks.wait_until(lambda: ranks.prefill.snapshot()["totals"]["committed"] == 1 and has_waited(late, ranks))
@@ -69,8 +74,10 @@ def test_d_reads_what_was_acknowledged_when_the_device_has_it(tmp_path: Path, la
         ranks.poll()
         assert (ranks.finished, ranks.closed) == (set(), [])
 
+        words.clear()
         late.advance(10 * LAYERS)
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        assert words
         assert ranks.finished == {"d-a"}
         assert not ranks.failed
         assert ranks.arrived({7: 1, 3: 2})

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
+from baton.kv_connector.control.wake import Waker
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.protocol.messages import Fail, Hello, Introduce, Message, Rank, encode
@@ -257,11 +258,14 @@ def test_what_is_known_of_decode_ranks_that_have_gone_is_forgotten(tmp_path: Pat
         assert set(sender._pairings) == set(sender._ended_s) == {22}
 
 
-def test_a_prompt_arrives_whole_and_is_timed_on_both_sides(tmp_path: Path) -> None:
+def test_a_prompt_arrives_whole_and_is_timed_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reserved before it is computed. P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
+    words: list[str] = []
+    monkeypatch.setattr(Waker, "wake", lambda _: words.append("wake"))
     with Ranks(tmp_path) as ranks:
         ranks.hand_over()
         ranks.wait_until(lambda: ranks.finished == {"d-a"} and ranks.closed == ["d-a"])
+        assert words, "D's engine sleeps while there is news for it"
         assert ranks.failed == {}
         assert ranks.arrived({7: 1, 3: 2, 4: 5})
 

@@ -163,17 +163,22 @@ def test_an_unknown_policy_is_named() -> None:
         Device("soon")
 
 
-BEFORE, WITHIN = (SimpleNamespace(forward_includes_kv_cache_update=within) for within in (False, True))
-SILENT = SimpleNamespace()
+def layer(**backend: bool) -> SimpleNamespace:
+    return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(**backend))
+
+
+BEFORE, WITHIN = (layer(forward_includes_kv_cache_update=within) for within in (False, True))
+SILENT, RECURRENT = layer(), layer()
+RECURRENT.get_state_shape = None
 
 
 @pytest.mark.parametrize(
-    ("backends", "expected"),
-    [([BEFORE], False), ([BEFORE, WITHIN], True), ([SILENT], True), ([], True)],
+    ("layers", "expected"),
+    [([BEFORE], False), ([BEFORE, WITHIN], True), ([SILENT], True), ([], True), ([BEFORE, RECURRENT], False)],
 )
-def test_one_backend_that_writes_late_delays_all_layers(backends: list[Any], expected: bool) -> None:
-    """And so does one that does not say: a layer may be handed over later, never earlier."""
-    assert attention_writes_kv(backends) is expected
+def test_one_backend_that_writes_late_delays_all_layers(layers: list[Any], expected: bool) -> None:
+    """And so does one that does not say: a layer may be handed over later, never earlier. Recurrent layers have no hooks."""
+    assert attention_writes_kv(layers) is expected
 
 
 def test_a_host_has_nothing_to_wait_for() -> None:
