@@ -166,8 +166,7 @@ class RequestAttempts:
             if denied is RetryDenial.BUDGET:  # looked at again: there may be retries to be had by now
                 denied = self._pay()
             after = partial(self._shared.planner.after, failed, failure, request)
-            again = partial(after, may_retry=denied is None, keep=self._last_pair)
-            return again(self._history) if pays else self._elsewhere(again)
+            return self._elsewhere(partial(after, may_retry=denied is None, keep=self._last_pair))
 
         plan: Plan | None = None
         try:

@@ -192,6 +192,10 @@ MUTATIONS: Final = [
         ),
         ("self._history = self._history.after(node, failure.kind)", "self._history = self._history"),
         ("pays = failure.kind is not FailureKind.DRAINED", "pays = True"),
+        (
+            "return self._elsewhere(partial(after, may_retry=denied is None, keep=self._last_pair))",
+            "return after(self._history, may_retry=denied is None, keep=self._last_pair)",
+        ),
     ),
     *_of(
         "loadtest/plan/command.py",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -112,9 +112,11 @@ async def test_a_new_request_does_not_go_before_those_that_stand_in_line() -> No
 class LegsThatEnd:
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
+        self.asked: list[str] = []  # decode nodes
 
     @asynccontextmanager
-    async def run(self, *_: object) -> AsyncIterator[Any]:
+    async def run(self, plan: Plan, *_: object) -> AsyncIterator[Any]:
+        self.asked.append(plan.decode.url)
         yield self._outcomes.pop(0)
 
 
@@ -140,3 +142,18 @@ async def test_only_an_attempt_on_another_node_costs_a_retry(
         assert await ask(shared) == path
 
     assert 9 - policy.left == spent
+
+
+@pytest.mark.parametrize(("takers", "last"), [(3, "http://d2"), (2, "http://d0")])
+async def test_a_node_that_was_left_is_asked_again_only_where_there_is_no_other(takers: int, last: str) -> None:
+    """It is well, and has least to do; the node after it has failed."""
+    decode = [node("decode", f"http://d{at}", slot=at) for at in range(takers)]
+    legs = LegsThatEnd(DRAINED, LOST, ANSWER)
+    shared, _ = make(legs, [node("prefill")], decode)
+    with ExitStack() as busy:
+        for at, one in enumerate(decode):
+            for _ in range(at):
+                busy.enter_context(one.carrying(1))
+        await ask(shared)
+
+    assert legs.asked == ["http://d0", "http://d1", last]
