@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     description, taken = about(arguments), Taken()
 
-    def take() -> None:
+    def measure_all() -> None:
         try:
             with two_nodes("bench", arguments) as place:
                 if NIXL not in arguments.without:
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
                 write(arguments.out, arguments, taken, description)
 
-    return harness.run("bench", take)
+    return harness.run("bench", measure_all)
 
 
 if __name__ == "__main__":

@@ -173,13 +173,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     given.seed = random.randrange(1 << 30) if given.seed is None else given.seed
 
-    def take() -> None:
+    def measure_all() -> None:
         if any(0 < link < 1e6 for link in given.link):
             raise UsageError("--link is in bit/s: 1e6 at least")
         with two_nodes("goodput", given) as place:
             asyncio.run(measure(given, *place))
 
-    return harness.run("goodput", take)
+    return harness.run("goodput", measure_all)
 
 
 if __name__ == "__main__":

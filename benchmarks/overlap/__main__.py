@@ -71,11 +71,11 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
 
-    def take() -> None:
+    def measure_all() -> None:
         with two_nodes("overlap", arguments) as place:
             asyncio.run(measure(arguments, *place))
 
-    return harness.run("overlap", take)
+    return harness.run("overlap", measure_all)
 
 
 if __name__ == "__main__":

@@ -130,15 +130,15 @@ def serve_all(
     targets = Targets() if setup == "baton" else None
     route = plain_servers(servers, rng) if setup == "plain" else planned(servers, targets)
 
-    def begin(turns: Sequence[Request]) -> None:
+    def begin_conversation(turns: Sequence[Request]) -> None:
         served = route(turns[0])
-        served.on_end.append(partial(end, served, turns[1:]))
+        served.on_end.append(partial(end_turn, served, turns[1:]))
         served.prefill.add_prompt(served)
 
-    def end(served: Served, later: Sequence[Request]) -> None:
+    def end_turn(served: Served, later: Sequence[Request]) -> None:
         ended.append(served)
         if later:
-            timeline.add(timeline.now_s + _NEXT_TURN_S, partial(begin, later))
+            timeline.add(timeline.now_s + _NEXT_TURN_S, partial(begin_conversation, later))
 
     def probe() -> None:
         for server in servers:
@@ -147,7 +147,7 @@ def serve_all(
             timeline.add(timeline.now_s + _PROBE_S, probe)
 
     for begin_s, turns in traffic:
-        timeline.add(begin_s, partial(begin, turns))
+        timeline.add(begin_s, partial(begin_conversation, turns))
     timeline.add(0.0, probe)
     timeline.run()
     return ended

@@ -53,7 +53,7 @@ class ReceiveAhead:
         tensors: Tensors = {}
         return Posted(tensors, [_FirstUse(self, tensors)], [])
 
-    def take(self) -> Posted:
+    def take_message(self) -> Posted:
         """Wait for the next message. Raises `PipelineError`: the stage before is gone, or silent for `timeout_s`."""
         if self._failure is None:
             self.in_time += not self._arrived.empty()
@@ -92,7 +92,7 @@ class _FirstUse:
     def wait(self) -> None:
         if self._done:
             return
-        message = self._source.take()
+        message = self._source.take_message()
         for finish in message.postprocess:
             finish()
         assert message.tensors is not None  # a group of several stages
