@@ -147,11 +147,11 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
     ) -> None:
-        self._worker.layer_written(layer_name)
+        self._worker.kv_issued(layer_name)
 
     def on_kv_cache_written(self, layer_name: str = "") -> None:
         """A layer's KV has been issued, its attention has not: vllm-ascend's own hook, often without the name."""
-        self._worker.layer_written(layer_name)
+        self._worker.kv_issued(layer_name)
 
     def finish_forward(self) -> None:
         """The forward pass has been issued: vLLM's V2 runner says it before it samples."""

@@ -11,6 +11,8 @@ counted per layer in prompt order, relative to the first unit that D wants:
 
 Ranges are handed out once and never overlap, so the sum of acknowledged units reaching that of all spans means that
 every wanted (layer, unit) had a push that returned 0 (I4).
+
+`worker_side/sync.py` says when a layer has been written, `producer.py` which transfer's units are pushed next.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which transfers are verified, and what is said about one that is not what was sent.
+"""Digests of KV: which transfers carry them, and what is said about KV that is not what was sent.
 
 The prefill node decides, by its own `kv_verify` and from the transfer's id alone. The decode node checks whatever a
 `Commit` carries, so the two cannot disagree.

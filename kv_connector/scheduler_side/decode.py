@@ -1,7 +1,8 @@
-"""The decode node's scheduler side: when to reserve blocks, and what to do when the KV does not come.
+"""The decode node's scheduler side: when to reserve blocks, when they return, what to do when the KV does not come.
 
 A request is *waiting* until blocks are allocated for it, *reserved* while a peer may write to them, and *settled* once
 its KV is here, has failed, or is not needed. From then on it is vLLM's alone: every later call answers `(0, False)`.
+Blocks return (`update`) once the worker side has closed the transfer (`Consumer._close`).
 
 Longer than other files: every call of vLLM's is one event of the same requests.
 """

@@ -167,12 +167,12 @@ class PrefillWorker:
         if layer is not None:
             self._sync.attention_begins(layer)
 
-    def layer_written(self, layer_name: str) -> None:
+    def kv_issued(self, layer_name: str) -> None:
         """The layer's KV of this step has been issued. Without a name: that of the layer whose attention began last."""
         layer = self._introduction.caches.layer_of.get(layer_name) if layer_name else self._attending
         self._attending = None
         if layer is not None:
-            self._sync.layer_written(layer)
+            self._sync.kv_issued(layer)
 
     def finish_forward(self) -> None:
         """The forward pass has been issued, sampling has not. A drafter's layers are written only after that."""

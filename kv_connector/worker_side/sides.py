@@ -63,9 +63,9 @@ class WorkerSides:
         if self._layers:
             self._layers.attention_begins(layer_name)
 
-    def layer_written(self, layer_name: str) -> None:
+    def kv_issued(self, layer_name: str) -> None:
         if self._layers:
-            self._layers.layer_written(layer_name)
+            self._layers.kv_issued(layer_name)
 
     def finish_forward(self) -> None:
         if self.prefill:

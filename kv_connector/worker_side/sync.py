@@ -82,8 +82,8 @@ class LayerSync:
     def attention_begins(self, layer: int) -> None:
         """Everything before the layer's attention has been issued to the device."""
 
-    def layer_written(self, layer: int) -> None:
-        """The layer's attention, and with it its KV, has been issued to the device."""
+    def kv_issued(self, layer: int) -> None:
+        """The layer's KV has been issued to the device, with or without its attention."""
 
     def end_step(self) -> None:
         """The forward pass has been issued: hand over what is left, the last layers and those without hooks."""
@@ -120,7 +120,7 @@ class EventSync(LayerSync):
             self._issue(layer)
             self._hand_over(self._at_once)
 
-    def layer_written(self, layer: int) -> None:
+    def kv_issued(self, layer: int) -> None:
         """The layer's KV has been issued in any case."""
         self._issue(layer)
         self._hand_over(self._at_once)
@@ -138,7 +138,7 @@ class StreamSync(LayerSync):
             self._issue(layer)
         self._hand_over(self._at_once)
 
-    def layer_written(self, layer: int) -> None:
+    def kv_issued(self, layer: int) -> None:
         """Remember the layer; the next hook waits for it."""
         self._issue(layer)
 

@@ -1,4 +1,4 @@
-"""One role's policy at work: asked with whatever nodes may be used now, told of those that come and go."""
+"""One role's policy at work: the planner asks it for one of the nodes that may be used now; it is told of those that come and go."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

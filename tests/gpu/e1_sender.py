@@ -35,9 +35,9 @@ class MarkedHooks:
     def attention_begins(self, layer: int) -> None:
         self._hooks.attention_begins(layer)
 
-    def layer_written(self, layer: int) -> None:
+    def kv_issued(self, layer: int) -> None:
         self.marks.append(self._device.mark())
-        self._hooks.layer_written(layer)
+        self._hooks.kv_issued(layer)
         self.launched_s.append(self._device.now())
 
 

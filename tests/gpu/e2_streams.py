@@ -33,7 +33,7 @@ class NoHooks:
     def attention_begins(self, layer: int) -> None:
         pass
 
-    def layer_written(self, layer: int) -> None:
+    def kv_issued(self, layer: int) -> None:
         pass
 
 

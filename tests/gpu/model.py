@@ -26,7 +26,7 @@ class Hooks(Protocol):
 
     def attention_begins(self, layer: int) -> None: ...
 
-    def layer_written(self, layer: int) -> None: ...
+    def kv_issued(self, layer: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Model:
             before()
             hooks.attention_begins(layer)
             self._device.launch(partial(self._write, layer))
-            hooks.layer_written(layer)
+            hooks.kv_issued(layer)
             after()
 
     def _write(self, layer: int) -> None:

@@ -291,7 +291,7 @@ class LateRank:
         self._stream.launch(cost_s=scenario.compute_s * share * slower)
         if layer < scenario.layers:
             self.worker.attention_begins(f"layer.{layer}")
-            self.worker.layer_written(f"layer.{layer}")
+            self.worker.kv_issued(f"layer.{layer}")
 
     def _stay_near(self, chunk: int) -> None:
         """As vLLM does, schedule no further than one step ahead of the one that runs."""

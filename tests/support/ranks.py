@@ -142,7 +142,7 @@ class Ranks:
         for layer in range(LAYERS):
             for block in blocks:
                 self.source.write(layer, block, f"{name} layer {layer} block {block}")
-            self.prefill.layer_written(f"layer.{layer}")
+            self.prefill.kv_issued(f"layer.{layer}")
         self.prefill.end_step()
 
     def poll(self) -> None:

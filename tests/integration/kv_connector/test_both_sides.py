@@ -24,7 +24,7 @@ def run(sides: WorkerSides, prefill: PrefillStep) -> None:
     sides.begin_step(step)
     for layer in range(LAYERS):
         sides.attention_begins(f"layer.{layer}")
-        sides.layer_written(f"layer.{layer}")
+        sides.kv_issued(f"layer.{layer}")
     sides.finish_forward()
     sides.end_step()
 

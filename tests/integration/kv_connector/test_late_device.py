@@ -206,7 +206,7 @@ def launch(ranks: Ranks, stream: Stream, name: str, *blocks: int) -> None:
         ranks.prefill.attention_begins(f"layer.{layer}")
         for block in blocks:
             stream.launch(partial(ranks.source.write, layer, block, f"{name} layer {layer} block {block}"))
-        ranks.prefill.layer_written(f"layer.{layer}")
+        ranks.prefill.kv_issued(f"layer.{layer}")
     ranks.prefill.end_step()
 
 

@@ -50,7 +50,7 @@ def test_either_hook_ends_a_step_and_only_once(rig: Rig, layer_sync: str, hooked
         rig.handed.clear()
         rig.prefill.begin_step(STEP)
         for layer in range(hooked):
-            rig.prefill.layer_written(f"layer.{layer}")
+            rig.prefill.kv_issued(f"layer.{layer}")
         ends[0]()
         assert sorted(rig.handed) == list(range(LAYERS))
         ends[1]()
@@ -69,7 +69,7 @@ def test_a_drafter_s_layers_leave_when_it_has_run(tmp_path: Path, monkeypatch: p
     with Ranks(tmp_path) as ranks:
         rig = Rig(ranks)
         rig.prefill.begin_step(STEP)
-        rig.prefill.layer_written("layer.0")
+        rig.prefill.kv_issued("layer.0")
 
         rig.prefill.finish_forward()
         assert rig.handed == [0]
@@ -82,7 +82,7 @@ def test_a_pass_that_raised_unheard_is_void_when_the_next_step_begins(rig: Rig) 
     rig.ranks.watch("a")
     rig.ranks.reserve("a", 16, [7])
     rig.prefill.begin_step(STEP)
-    rig.prefill.layer_written("layer.0")
+    rig.prefill.kv_issued("layer.0")
 
     rig.prefill.begin_step(PrefillStep())
     rig.ranks.wait_until(lambda: rig.ranks.closed == ["d-a"])
@@ -110,9 +110,9 @@ def test_vllm_ascend_says_that_kv_is_written_before_attention_runs(rig: Rig, nam
     rig.prefill.begin_step(STEP)
     for layer in range(LAYERS):
         rig.prefill.attention_begins(f"layer.{layer}")
-        rig.prefill.layer_written(name.format(layer))
+        rig.prefill.kv_issued(name.format(layer))
         assert rig.handed == [*range(layer + 1)]
-        rig.prefill.layer_written(f"layer.{layer}")
+        rig.prefill.kv_issued(f"layer.{layer}")
         assert rig.handed == [*range(layer + 1)]
 
 
@@ -124,10 +124,10 @@ def test_a_nameless_hook_means_no_layer_of_a_step_before(rig: Rig) -> None:
     rig.handed.clear()
 
     rig.prefill.begin_step(PrefillStep(progress=PROGRESS))
-    rig.prefill.layer_written("")
+    rig.prefill.kv_issued("")
     assert rig.handed == []
 
     rig.prefill.attention_begins("layer.0")
-    rig.prefill.layer_written("layer.0")
-    rig.prefill.layer_written("")
+    rig.prefill.kv_issued("layer.0")
+    rig.prefill.kv_issued("")
     assert rig.handed == [0]

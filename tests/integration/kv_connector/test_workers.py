@@ -130,7 +130,7 @@ def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
     with Ranks(tmp_path) as ranks:
         ranks.ask("a", 16, [7])
         ranks.prefill.begin_step(STEP)
-        ranks.prefill.layer_written("layer.0")
+        ranks.prefill.kv_issued("layer.0")
         try:
             raise MemoryError
         except MemoryError:

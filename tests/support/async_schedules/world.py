@@ -160,10 +160,10 @@ class World:
         if self._plan.attention_writes_kv:
             self._launch(step, layer)
         if self._hooked[layer]:
-            self._prefill.layer_written(f"layer.{layer}")
+            self._prefill.kv_issued(f"layer.{layer}")
             if self._chance.random() < 0.1:  # an alias of it
                 self._prefill.attention_begins(f"layer.{layer}")
-                self._prefill.layer_written(f"layer.{layer}")
+                self._prefill.kv_issued(f"layer.{layer}")
 
     def _launch(self, step: Step, layer: int) -> None:
         group = self._layout.group_of(layer)

@@ -43,7 +43,7 @@ def main(*, folder: str, host: str) -> int:
         )
     )
     for layer in range(LAYERS):
-        worker.layer_written(f"layer.{layer}")
+        worker.kv_issued(f"layer.{layer}")
     worker.end_step()
     written = Path(folder) / "address.new"
     written.write_text(worker.address)

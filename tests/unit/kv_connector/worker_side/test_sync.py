@@ -41,7 +41,7 @@ class Device:
         self.sync.begin_step(PROMPTS, at_once)
         for layer in hooked:
             self.sync.attention_begins(layer)
-            self.sync.layer_written(layer)
+            self.sync.kv_issued(layer)
         self.sync.end_step()
 
     def synchronize(self) -> None:
@@ -104,7 +104,7 @@ def test_a_step_forgets_what_the_last_one_did_not_hand_over() -> None:
     """A pass that failed has written nothing that may be pushed."""
     device = Device("event")
     device.sync.begin_step(PROMPTS, 3)
-    device.sync.layer_written(0)
+    device.sync.kv_issued(0)
 
     device.sync.begin_step([])
     device.sync.end_step()
@@ -118,7 +118,7 @@ def test_stream_waits_at_the_hook_of_the_next_layer() -> None:
     device.sync.begin_step(PROMPTS)
 
     device.sync.attention_begins(0)
-    device.sync.layer_written(0)
+    device.sync.kv_issued(0)
     assert device.log == []
     device.sync.attention_begins(1)
     assert device.log == ["synchronised", (0,)]
@@ -133,7 +133,7 @@ def test_a_step_without_prompts_costs_nothing(name: str) -> None:
 
     device.sync.begin_step([])
     device.sync.attention_begins(0)
-    device.sync.layer_written(0)
+    device.sync.kv_issued(0)
     device.sync.attention_begins(1)
     device.sync.end_step()
     device.sync.end_step()
