@@ -22,11 +22,11 @@ class Sample:
     single_first_token_s: float  # median, one request at a time
     direct_first_token_s: float  # the same without a proxy
     streams: int  # that start together
-    cold_starts_s: float  # median time to the first token, of streams of one token, after the connections had idled
+    cold_starts_s: float  # median time to the first token, of short streams, after the connections had idled
     starts_s: float  # the same again, several times, at once: connections are open where a proxy keeps them
     last_start_s: float  # of these, the longest
     starts_cpu_s: float  # of these, for one such start
-    chunks: int  # of streams of many tokens
+    chunks: int  # of streams of many tokens, without the first ones, as many as a short stream has
     streams_cpu_s: float  # of these
     streams_s: float  # from the first request to the last byte
     direct_streams_s: float  # the same without a proxy
@@ -63,8 +63,8 @@ def request_us(sample: Sample) -> float:
 
 
 def chunk_us(sample: Sample) -> float:
-    """CPU of one relayed chunk: what long streams cost more than as many of one token, whose first chunk is theirs."""
-    return (sample.streams_cpu_s - sample.starts_cpu_s) / (sample.chunks - sample.streams) * 1e6
+    """CPU of one relayed chunk: what long streams cost more than as many short ones."""
+    return (sample.streams_cpu_s - sample.starts_cpu_s) / sample.chunks * 1e6
 
 
 def added_us(sample: Sample) -> float:

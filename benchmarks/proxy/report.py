@@ -55,9 +55,9 @@ def _opening(result: Result, missing: Sequence[Missing], about: Mapping[str, Any
         ),
         "",
         (
-            f"A short request has a prompt of 40 bytes and one token, streamed, {plan.at_once} at once, {plan.short_requests} a "
+            f"A short request has a prompt of 40 bytes and two tokens, streamed, {plan.at_once} at once, {plan.short_requests} a "
             f"round. Chunks: {plan.streams} streams of {plan.tokens} tokens, one each {plan.itl_ms:g} ms, of {plan.chunk_bytes} "
-            "bytes, all at once as an engine's step sends them; what they cost more than as many streams of one token. Added latency: one request at a time, median, less the mock's "
+            "bytes, all at once as an engine's step sends them; what they cost more than as many short ones. Added latency: one request at a time, median, less the mock's "
             "own. Stretch: time of these streams ÷ the same without a proxy. CPU is user and system time of the proxy's whole "
             "process tree. Every request was handed over from a prefill to a decode mock, and every byte was counted."
         ),

@@ -86,7 +86,7 @@ async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Samp
         starts_s=median(starts),
         last_start_s=max(starts),
         starts_cpu_s=starts_cpu_s / plan.starts,
-        chunks=plan.streams * plan.tokens,
+        chunks=plan.streams * (plan.tokens - SHORT),
         streams_cpu_s=streams_cpu_s,
         streams_s=streamed.duration_s,
         direct_streams_s=direct[1],

@@ -91,8 +91,8 @@ class Plan:
     """How much is done in a round."""
 
     rounds: int = 5
-    short_requests: int = 1000
-    at_once: int = 16
+    short_requests: int = 2000
+    at_once: int = 64
     single_requests: int = 60
     streams: int = 128
     starts: int = 4  # so often do so many streams start together
