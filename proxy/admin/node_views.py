@@ -1,7 +1,4 @@
-"""What one worker sees of a member, and what several workers see of it together. Pure.
-
-How much of a role's work there is on a node is counted in nodes: 1 is what one can do within the targets.
-"""
+"""What one worker sees of a member, and what several workers see of it together. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +6,7 @@ from typing import Final, TypeVar
 
 from baton.proxy.nodes.circuit_breaker import BreakerState
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.role_load import decode_load, prefill_load
 from baton.proxy.nodes.views import LeavingView, NodeView
 
 # The worst that any worker sees counts. One that has just started knows least: what it does not know is no trouble.
@@ -22,8 +20,6 @@ _BY_SEVERITY: Final[Sequence[str]] = (
     State.DOWN,
 )
 _BREAKERS_BY_SEVERITY: Final[Sequence[str]] = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
-_FULL: Final = 0.9  # of a KV cache
-_HALF: Final = 0.5  # of the time with streams; if it is more, they may be a few that never end
 V = TypeVar("V", NodeView, LeavingView)
 
 
@@ -50,29 +46,6 @@ def view(node: Node) -> NodeView:
         streams_left=dict(node.moves.results),
         streams_staying=dict(node.moves.staying),
     )
-
-
-def prefill_load(node: Node) -> float | None:
-    """Return the seconds of prompts that come through this proxy per second, and that wait; None: too little was seen."""
-    now_s = node.clock()
-    waiting = node.prompt_bytes - node.computed_prompt_bytes if node.role == "prefill" else node.own_prompt_bytes
-    waiting_s = node.prefill_time.predict_s(waiting, now_s)
-    return None if waiting_s is None else node.prompt_share.at(now_s, more=waiting_s if waiting else 0.0)
-
-
-def decode_load(node: Node) -> float | None:
-    """Return the tokens, or the KV of running streams where that is more, of all proxies; None: too little was seen."""
-    used = node.inter_token.utilisation(node.target_inter_token_s, node.clock())
-    load = node.info.load if node.info else None
-    if load is None:
-        return None
-    sequences = (load.running or 0) + (load.waiting or 0)  # those that wait have reserved room for their prompts
-    cached = (load.kv_usage or 0.0) * (load.running or 0) / sequences if sequences else 0.0
-    if used is None and node.role == "decode" and 0.0 < (share := node.inter_token.busy_share(node.clock())) < _HALF:
-        used = share  # at most: it could have those streams all the time
-    if used is None:
-        return cached / _FULL if cached >= _FULL else None
-    return max(used, cached / _FULL)
 
 
 def joined(workers: Iterable[Sequence[NodeView]]) -> list[NodeView]:

@@ -402,13 +402,13 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/nodes/inter_token_time.py",
-        f"{UNIT}/proxy/admin/test_role_load.py",
+        f"{UNIT}/proxy/nodes/test_role_load.py",
         ("line.mean_s / line.mean if", "line.mean_s if"),
         ("min(1.0, self.busy_share(now_s)) * alone_s", "alone_s"),
     ),
     *_of(
-        "proxy/admin/node_views.py",
-        f"{UNIT}/proxy/admin/test_role_load.py",
+        "proxy/nodes/role_load.py",
+        f"{UNIT}/proxy/nodes/test_role_load.py",
         ("node.prompt_bytes - node.computed_prompt_bytes if", "node.prompt_bytes if"),
         (", more=waiting_s if waiting else 0.0", ""),
         ('node.role == "decode" and', ""),

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from baton.contracts.node_info import NodeLoad
-from baton.proxy.admin.node_views import decode_load, prefill_load
 from baton.proxy.nodes.faded_line import MIN_SAMPLES
 from baton.proxy.nodes.faded_rate import WINDOW_S
 from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.role_load import decode_load, prefill_load
 from tests.support.clock import Clock
 from tests.unit.proxy.members import info, node
 
