@@ -10,9 +10,6 @@ import json
 import shutil
 from pathlib import Path
 
-from baton.deploy.embedded_model import tokenizer as tokens
-from baton.deploy.embedded_model.train import new_decoder, write
-
 SHAPE = {
     "num_hidden_layers": 8,
     "hidden_size": 256,
@@ -34,6 +31,10 @@ def ensure(directory: Path, *, mlp: int = SHAPE["intermediate_size"]) -> None:
     recipe = json.dumps({"seed": SEED, **shape}, indent=2) + "\n"
     if (directory / RECIPE).is_file() and (directory / RECIPE).read_text() == recipe:
         return
+    # Import torch only to write a model: each object that it brings into a benchmark's process lengthens collections.
+    from baton.deploy.embedded_model import tokenizer as tokens
+    from baton.deploy.embedded_model.train import new_decoder, write
+
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     tokenizer = tokens.load()

@@ -5,6 +5,7 @@ import ctypes
 import mmap
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,10 @@ def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOA
 
 
 def run(name: str, measure: Callable[[], int | None], *also: type[Exception]) -> int:
-    """Return an exit status: 130 after Ctrl-C or SIGTERM; 2 (wrong arguments) or 1 after an error of `FAILURES`, `also`."""
+    """Measure; return the benchmark's own status, 130 after Ctrl-C or SIGTERM, 2 (wrong arguments) or 1 after a known error.
+
+    Known are the errors of `FAILURES` and `also`; the message is printed.
+    """
     told: tuple[type[Exception], ...] = (*FAILURES, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -82,8 +86,13 @@ def run(name: str, measure: Callable[[], int | None], *also: type[Exception]) ->
         return 130
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
 class HostMemory:
-    """So many bytes, at an address."""
+    """Memory of this process, filled with random bytes, and its address."""
 
     def __init__(self, size: int) -> None:
         self._memory = mmap.mmap(-1, size)

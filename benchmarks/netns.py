@@ -11,7 +11,7 @@ CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 
 def target_in(space: str, target: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return what to spawn, and with what, so that it is called in this namespace; as it is without one."""
+    """Return target and kwargs to spawn so that the target runs in namespace `space`; unchanged if that is empty."""
     if not space:
         return target, dict(kwargs)
     return f"{__name__}:call_in", {"space": space, "target": target, "kwargs": dict(kwargs)}

@@ -108,10 +108,10 @@ def parser() -> words.Parser:
     words.add_server(add)
     add("--endpoint", choices=("completions", "chat"), default="completions")
     add("--shots", type=words.count_or_none, default=5, metavar="N", help="examples before each question (%(default)s)")
-    shots_file = "take them from there; else the file's first N, which are not asked"
+    shots_file = "take the examples from this file; else FILE's first N, which are not asked"
     add("--shots-file", type=Path, metavar="FILE", help=shots_file)
     add("--limit", type=words.count, metavar="N", help="ask only so many questions")
-    add("--max-tokens", type=words.count, default=256, metavar="N", help="of an answer (%(default)s)")
+    add("--max-tokens", type=words.count, default=256, metavar="N", help="longest answer (%(default)s)")
     add("--concurrency", type=words.count, default=16, metavar="N", help="requests in flight (%(default)s)")
     add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write accuracy, and which questions were right, there")

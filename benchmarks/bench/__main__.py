@@ -108,10 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def measure_all() -> None:
         try:
-            with two_nodes("bench", arguments) as place:
+            with two_nodes("bench", arguments) as (network, forkserver, folder):
                 if NIXL not in arguments.without:
                     install_nixl()
-                asyncio.run(measure(arguments, *place, taken))
+                asyncio.run(measure(arguments, network, forkserver, folder, taken))
         finally:
             if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
                 write(arguments.out, arguments, taken, description)

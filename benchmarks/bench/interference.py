@@ -23,6 +23,8 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
+    """The load: streams that run, and long prompts that arrive beside them."""
+
     streams: int = 4
     stream_prompt_tokens: int = 128
     stream_tokens: int = 7000  # more than there is time for: streams are broken off in the end
@@ -35,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Felt:
-    """The gaps between a stream's tokens, in s."""
+    """Gaps between tokens of the running streams before and during the long prompts, and the long prompts' TTFT; s."""
 
     quiet_itl_s: Sequence[float]
     busy_itl_s: Sequence[float]  # from the first long prompt's arrival until the last one was answered

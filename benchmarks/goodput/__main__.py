@@ -64,14 +64,21 @@ def parser() -> argparse.ArgumentParser:
     add, names = made.add_argument, list(mixes(1.0))
     add("--mix", nargs="+", choices=names, default=names)
     add("--only", nargs="+", choices=list(SETUPS), default=TWO_NODES)
-    add("--seconds", type=float, default=120.0, help="in which conversations begin, per mix, setup and round")
-    add("--rounds", type=int, default=1, help="in which setups take turns, each with prompts of its own")
+    add("--seconds", type=float, default=120.0, help="time in which conversations begin, for each mix")
+    add("--rounds", type=int, default=1, help="rounds; in each, all setups take turns, with prompts of its own")
     add("--utilisation", type=float, default=0.7, help="load ÷ all that two plain servers can do")
     add("--rate", type=float, help="requests per second, in place of --utilisation")
     add("--shift-s", type=float, default=60.0, help="how long one kind of request comes in `shifting`")
     add("--cores", type=float, default=0.7, help="CPU quota of each node")
     add("--dtype", default="auto", help="of the nodes; float32 where the CPU emulates bfloat16, as without AVX-512")
-    add("--link", nargs="+", type=float, default=[0.0], metavar="BIT_S", help="throttles of the link, in turn; 0: none")
+    add(
+        "--link",
+        nargs="+",
+        type=float,
+        default=[0.0],
+        metavar="BIT_S",
+        help="limits of the data link, one run each; 0: none",
+    )
     for setup in SETUPS:
         words = PAIRS if setup == "disaggregated" else ()
         add(f"--{setup}-flags", type=shlex.split, default=[*words], metavar="WORDS", help=PROXY_WORDS)
@@ -176,8 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def measure_all() -> None:
         if any(0 < link < 1e6 for link in given.link):
             raise UsageError("--link is in bit/s: 1e6 at least")
-        with two_nodes("goodput", given) as place:
-            asyncio.run(measure(given, *place))
+        with two_nodes("goodput", given) as (network, forkserver, folder):
+            asyncio.run(measure(given, network, forkserver, folder))
 
     return harness.run("goodput", measure_all)
 

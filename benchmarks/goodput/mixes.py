@@ -61,7 +61,10 @@ def mixes(shift_s: float) -> dict[str, Sequence[Part]]:
 
     def in_turns(one: Kind, other: Kind, share: float = 1.0) -> list[Part]:
         every_s = 2 * shift_s
-        return [Part(one, 1.0, shift_s, every_s), Part(other, share, shift_s, every_s, first_s=shift_s)]
+        return [
+            Part(one, 1.0, on_s=shift_s, every_s=every_s),
+            Part(other, share, on_s=shift_s, every_s=every_s, first_s=shift_s),
+        ]
 
     return {
         "chat": [Part(CHAT)],

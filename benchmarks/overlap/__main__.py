@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
 
     def measure_all() -> None:
-        with two_nodes("overlap", arguments) as place:
-            asyncio.run(measure(arguments, *place))
+        with two_nodes("overlap", arguments) as (network, forkserver, folder):
+            asyncio.run(measure(arguments, network, forkserver, folder))
 
     return harness.run("overlap", measure_all)
 

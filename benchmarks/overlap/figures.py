@@ -31,7 +31,7 @@ HEADINGS: Final = (
 
 
 class Cell(NamedTuple):
-    """One combination of what is varied."""
+    """A link rate, a prompt length and a prefill chunk size."""
 
     link_mbit_s: int  # 0: unthrottled
     tokens: int
@@ -110,7 +110,7 @@ def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
 
 
 def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
-    """Return which share of the shorter of C and X hid behind the other; None below the grace, where fixed costs show."""
+    """Return which share of the shorter of C and X hid behind the other; None if that is below `GRACE_S`, where fixed costs outweigh it."""
     shorter = min(plain_s, raw_s)
     return (plain_s + raw_s - ttft_s) / shorter if shorter > GRACE_S else None
 

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,7 +17,7 @@ from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks import bench_model, usage
-from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError, workplace
+from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError, free_port, workplace
 from benchmarks.netns import target_in
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 
@@ -38,7 +37,7 @@ _COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a process runs."""
+    """Core, network namespace and data address of a process."""
 
     netns: str = ""
     core: int  # of the thread that computes
@@ -61,7 +60,6 @@ class Processes:
         self.folder = folder
         self.http = http
         self._children: dict[str, Child] = {}
-        self._cores: dict[str, int] = {}
 
     def start(
         self,
@@ -74,7 +72,6 @@ class Processes:
         """Start a process. The name must be new."""
         assert name not in self._children, name
         cpus = (place.core,) if place.pinned else ()
-        self._cores[name] = place.core
         target, kwargs = target_in(place.netns, target, kwargs)
         self._children[name] = self._forkserver.spawn(
             target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus
@@ -117,11 +114,6 @@ class Processes:
 
         await self._wait(name, is_there)
 
-    def pin_engine(self, name: str) -> None:
-        """Give the model thread of a vLLM server, which is its engine's main thread, the core of the server's place."""
-        for engine in self.engines(name):
-            os.sched_setaffinity(engine, {self._cores[name]})
-
     def engines(self, name: str) -> list[int]:
         return usage.named(self._children[name].pid, ENGINE)
 
@@ -155,7 +147,10 @@ class Processes:
 
 @contextmanager
 def two_nodes(name: str, given: argparse.Namespace) -> Iterator[tuple[Network, ForkServer, Path]]:
-    """Yield what two nodes need, once the bench model is there. Raises `BenchError`: each needs a core, and there is one."""
+    """Yield namespaces, fork server and folder for two nodes; write the bench model if it is missing.
+
+    Raises `BenchError`: each node needs a core, and there is one.
+    """
     if len(os.sched_getaffinity(0)) < 2:
         raise BenchError("the two nodes need a core each, and this machine has one")
     with Network() as network, workplace(name, logs=given.logs) as (forkserver, folder):
@@ -172,11 +167,6 @@ async def processes(forkserver: ForkServer, folder: Path, *, timeout_s: float) -
             yield made
         finally:
             made.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class Servers:
@@ -206,7 +196,8 @@ class Servers:
         port, host = self.next_port(), PREFILL_HTTP if place is self.prefill else DECODE_HTTP
         argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
         url = await self.processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
-        self.processes.pin_engine(name)
+        for engine in self.processes.engines(name):  # its main thread is the model thread
+            os.sched_setaffinity(engine, {place.core})
         return url
 
     async def proxy(self, name: str, flags: Sequence[str]) -> str:

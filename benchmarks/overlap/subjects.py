@@ -82,7 +82,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Mooncake alone: X."""
+    """A raw transfer by Mooncake, without a model: gives X."""
 
     push: Callable[[int], Awaitable[float]]  # bytes → seconds
     bytes_of: Callable[[int], int]  # tokens → KV bytes

@@ -1,7 +1,6 @@
 """`python -m benchmarks.proxy`: Baton's proxy beside others, in one session."""
 
 import argparse
-import gc
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from baton.loadtest.errors import UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.proxy import report, session
+from benchmarks.proxy.load import SHORT
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import DEFAULT_PEERS_DIR, PEERS, Missing, Subject, subjects
 
@@ -36,7 +36,6 @@ def _measure(arguments: argparse.Namespace) -> int:
         _install_peers(arguments.peers)
     chosen, missing = _chosen(arguments)
     about = {"when": now(), **environment()}
-    gc.disable()  # a full collection stops the load for 0.2 s, which would count as a proxy's
     with tempfile.TemporaryDirectory(prefix="proxy-bench-") as folder:
         work = session.run(plan, chosen, Path(folder), lambda line: print(line, file=sys.stderr))
         result = uvloop.run(work)
@@ -89,8 +88,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     counts = ("rounds", "short_requests", "at_once", "single_requests", "streams", "starts")
     if min(given[name] for name in counts) < 1:
         raise UsageError("all numbers are at least 1")
-    if given["tokens"] < 2 or given["itl_ms"] <= 0:
-        raise UsageError("--tokens is at least 2, --itl-ms above 0")
+    if given["tokens"] <= SHORT or given["itl_ms"] <= 0:
+        raise UsageError(f"--tokens is at least {SHORT + 1}, --itl-ms above 0")
     return Plan(**given)
 
 

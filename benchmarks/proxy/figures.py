@@ -26,8 +26,8 @@ class Sample:
     starts_s: float  # the same again, several times, at once: connections are open where a proxy keeps them
     last_start_s: float  # of these, the longest
     starts_cpu_s: float  # of these, for one such start
-    chunks: int  # of streams of many tokens, without the first ones, as many as a short stream has
-    streams_cpu_s: float  # of these
+    chunks: int  # that the long streams have beyond those of as many short ones
+    streams_cpu_s: float  # of the long streams, whole
     streams_s: float  # from the first request to the last byte
     direct_streams_s: float  # the same without a proxy
 
@@ -51,7 +51,7 @@ class Target(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Where Baton stands."""
+    """Whether Baton reached a target, and the ratio seen."""
 
     target: Target
     ratio: Spread | None  # in the target's direction; None: the other was not there

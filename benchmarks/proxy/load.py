@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """Times of one answer."""
+    """One answer as received: status, pieces, time of the first."""
 
     status: int = 0
     first_s: float = 0.0  # when the first bytes of its body came

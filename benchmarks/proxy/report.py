@@ -7,6 +7,7 @@ from typing import Any, Final
 from benchmarks.harness import markdown_table
 from benchmarks.proxy import figures
 from benchmarks.proxy.figures import ASGI, BATON, METRICS, Metric, Sample, Verdict
+from benchmarks.proxy.load import SHORT
 from benchmarks.proxy.session import Result
 from benchmarks.proxy.subjects import Missing
 
@@ -55,7 +56,7 @@ def _opening(result: Result, missing: Sequence[Missing], about: Mapping[str, Any
         ),
         "",
         (
-            f"A short request has a prompt of 40 bytes and two tokens, streamed, {plan.at_once} at once, {plan.short_requests} a "
+            f"A short request has a prompt of 40 bytes and {SHORT} tokens, streamed, {plan.at_once} at once, {plan.short_requests} a "
             f"round. Chunks: {plan.streams} streams of {plan.tokens} tokens, one each {plan.itl_ms:g} ms, of {plan.chunk_bytes} "
             "bytes, all at once as an engine's step sends them; what they cost more than as many short ones. Added latency: one request at a time, median, less the mock's "
             "own. Stretch: time of these streams ÷ the same without a proxy. CPU is user and system time of the proxy's whole "

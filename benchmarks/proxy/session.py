@@ -1,5 +1,6 @@
 """One session: mocks and subjects are started, then each round loads every subject in turn."""
 
+import gc
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Noise:
-    """What other processes did during a round."""
+    """Load average before and after the session, and what other processes used in each round."""
 
     load_before: float
     load_after: float = 0.0
@@ -49,6 +50,8 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
         stack.callback(direct.close)
         noise, others = Noise(os.getloadavg()[0]), usage.OtherCpu(os.getpid())
         samples: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
+        gc.collect()
+        gc.freeze()  # a collection of the load's process would count as a proxy's time
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}")
             others.restart()
@@ -57,6 +60,7 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
             for one in running[first:] + running[:first]:
                 samples[one.subject.name].append(await _sample(plan, one, alone))
             noise.other_cores.append(others.other_cores())
+        gc.unfreeze()
         noise.load_after = os.getloadavg()[0]
         memory = {one.subject.name: usage.memory(one.pid) for one in running}
         enough = plan.rounds * plan.short_requests * TRACED > 10

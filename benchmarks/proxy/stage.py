@@ -14,8 +14,8 @@ from baton.contracts.secret import generate_secret
 from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.settings import Counts
-from benchmarks.overlap.processes import free_port
-from benchmarks.proxy.load import Load, read_counts
+from benchmarks.harness import free_port
+from benchmarks.proxy.load import SHORT, Load, read_counts
 from benchmarks.proxy.subjects import Place, Subject
 
 STOP_TIMEOUT_S: Final = 10.0
@@ -182,7 +182,7 @@ class Stage:
             one = Running(subject, process.pid, load, mocks)
             await _wait_until_ready(one, process, self._plan.start_timeout_s)
             await load.short(4 * self._plan.at_once, self._plan.at_once)
-            await load.together(self._plan.streams, 2)
+            await load.together(self._plan.streams, SHORT)
             yield one
 
 

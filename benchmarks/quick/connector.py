@@ -67,7 +67,7 @@ def calibration() -> int:
 
 
 def in_child(target: Sequence[str | int], out: str) -> None:
-    """Time everything in turn, so often; the file is there once it is whole."""
+    """Measure hooks and planner `ROUNDS` times, and write the samples to `out`, which appears when complete."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(hooks.SHAPE.total_bytes)
     plans, samples = _plans(), []
@@ -112,4 +112,4 @@ def _plans() -> dict[str, Callable[[], object]]:
 
 def _least_s(function: Callable[[], object]) -> float:
     """Return the time of the least disturbed of several calls."""
-    return min(timeit.repeat(function, gc.enable, number=1, repeat=REPETITIONS))  # which would disable collections
+    return min(timeit.repeat(function, gc.enable, number=1, repeat=REPETITIONS))  # timeit disables collections

@@ -11,8 +11,8 @@ import aiohttp
 from baton.contracts.secret import generate_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
-from benchmarks.harness import QUIET
-from benchmarks.overlap.processes import PAIRS, VLLM, Place, Processes, free_port, processes
+from benchmarks.harness import QUIET, free_port
+from benchmarks.overlap.processes import PAIRS, VLLM, Place, Processes, processes
 from benchmarks.overlap.session import prompts
 from benchmarks.overlap.subjects import SETTLE_S, read_stream, refuse_local, request_body
 from benchmarks.quick.ratios import Sample

@@ -164,7 +164,8 @@ class Connection(asyncio.Protocol):
 class Client:
     """Asks one server; a request is sent once and never again, so every failure is seen.
 
-    Therefore a connection that was idle for longer than `IDLE_S` is not used again: servers close it (vLLM after 5 s).
+    Therefore a connection that was idle for longer than `IDLE_S` is not used again: servers close it (vLLM after 5 s),
+    which must not look like a failure.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], timeout_s: float) -> None:

@@ -111,7 +111,7 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
 
 
 def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
-    """Return the tokens that came in, and the requests that touched, each whole second since the first; as vLLM does."""
+    """Return, for each whole second since the first request, tokens received and requests in flight; as vLLM's benchmark."""
     if not done:
         return [], []
     began = min(record.started_s for record in done)
@@ -129,7 +129,7 @@ def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
 
 
 class Stage(NamedTuple):
-    """From when concurrency first reached its maximum until it stayed below it for longer than `REFILL_S`; s of a run.
+    """From when concurrency first reached its maximum until it stayed below it for longer than `REFILL_S`; in s since the run began.
 
     A shorter dip is no end: in a closed loop a request that ends is followed by the next one a moment later.
     """

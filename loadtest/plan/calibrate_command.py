@@ -200,7 +200,7 @@ def parse_state(text: str) -> NodeState:
 
 
 async def _known(given: argparse.Namespace, before: NodeState) -> Calibration:
-    """Return what is not measured; `before`: the prefill node as it was."""
+    """Return a calibration with what is not measured, its times 0; `before`: the prefill node as it was."""
     after, decode = await node_state(given.prefill_metrics), await node_state(given.decode_metrics)
     tokens = after.prompt_tokens - before.prompt_tokens
     return Calibration(

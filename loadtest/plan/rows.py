@@ -146,7 +146,7 @@ class PrefillCell(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Calibration) -> Calibration:
-    """Fit the times of a calibration; its limits and its link are `known`."""
+    """Fit the times of a calibration. `known`: one with its limits and link, whose times are 0."""
     by_decode = fit(decode_rows(decode), [*DECODE.values()], "decode")
     speed = msgspec.structs.replace(known.decode, **dict(zip(DECODE, by_decode.coefficients, strict=True)))
     names = [*PREFILL.values(), OVERHEADS[0]]
@@ -238,12 +238,15 @@ def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:
     rows = []
     for records in runs:
         decoded = [record for record in records if record.ok and record.tpot_s]
-        rows += [_row(record, decoded) for record in decoded if record.output_tokens > 2]
+        spans = [(one.first_token_s, one.last_token_s, one) for one in decoded]
+        rows += [_row(record, spans) for record in decoded if record.output_tokens > 2]
     return rows
 
 
-def _row(record: Record, decoded: Sequence[Record]) -> Row:
-    """Look around in each of its gaps: so every step counts once, and a slow one not more.
+def _row(record: Record, spans: Sequence[tuple[float, float, Record]]) -> Row:
+    """Return the equation of one request's time per token: which sequences were in the step of each of its gaps.
+
+    So every step counts once, and a slow one not more.
 
     A gap is a step. A request that got a token at its end, the first one included, was in it; arrivals at the client
     scatter, so the end is taken a little later for those who begin, and earlier for those who end.
@@ -253,13 +256,11 @@ def _row(record: Record, decoded: Sequence[Record]) -> Row:
     sequences = several = context = 0.0
     at = began_s
     for gap in gaps:
-        here = [
-            one for one in decoded if one is record or one.first_token_s - gap * 5 / 4 < at < one.last_token_s - gap / 2
-        ]
+        here = [one for first_s, last_s, one in spans if one is record or first_s - gap * 5 / 4 < at < last_s - gap / 2]
         sequences += len(here) / len(gaps)
         several += (len(here) > 1) / len(gaps)
         context += sum(one.input_tokens + one.output_tokens / 2 for one in here) / len(gaps)
         at += gap
-    arrivals = sum(began_s < other.started_s < ended_s for other in decoded)
+    arrivals = sum(began_s < other.started_s < ended_s for _, _, other in spans)
     made = record.output_tokens - 1
     return Row((1.0, sequences, several, context, arrivals / made), (ended_s - began_s) / made)

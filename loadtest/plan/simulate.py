@@ -103,7 +103,7 @@ class Outcome(NamedTuple):
     duration_s: float
     prefill_busy: float  # share of the time in which a prefill node computes, mean over all
     decode_busy: float
-    jobs: list[Job]  # likewise
+    jobs: list[Job]  # by arrival, one for each record
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:

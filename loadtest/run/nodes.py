@@ -24,7 +24,9 @@ from baton.loadtest.run.loops import beside
 
 _TRANSFERS: Final = "baton_transfers_total"
 LOOK_EVERY_S: Final = 1.0
-Scrape = defaultdict[tuple[str, str], float]  # one look at a node: kind and short name, or outcome of transfers → value
+Scrape = defaultdict[
+    tuple[str, str], float
+]  # (sum or count, histogram) or (transfers, outcome) → value, summed over other labels
 
 
 def parse_scrape(text: str) -> Scrape:
@@ -46,7 +48,7 @@ def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
     if any(n < 0 for (kind, _), n in moved.items() if kind != "sum"):
         return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
     means = {
-        name: HistogramMean(int(n), moved["sum", name] / n)
+        name: HistogramMean(int(n), moved.get(("sum", name), 0.0) / n)
         for (kind, name), n in moved.items()
         if kind == "count" and n
     }

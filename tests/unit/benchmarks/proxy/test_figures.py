@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,3 +118,10 @@ async def test_a_session_that_loses_hand_overs_is_an_error(monkeypatch: pytest.M
         for pair in ((wrong, done), (done, wrong)):
             with pytest.raises(RunError, match="peer: 3 requests were sent, the mocks counted"):
                 await measured(*pair)
+
+
+def test_the_process_that_loads_a_proxy_imports_no_torch() -> None:
+    """Its objects made a full collection of 0.2 s, in which no answer was read."""
+    look = "import benchmarks.proxy.__main__, sys; sys.exit('torch' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)

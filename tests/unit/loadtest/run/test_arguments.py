@@ -44,6 +44,7 @@ def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None
 
 def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line wins, unless it gives nothing."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert parse([*URL]).api_key is None
     monkeypatch.setenv("OPENAI_API_KEY", "env")
     assert parse([*URL]).api_key == parse([*URL, "--api-key", ""]).api_key == "env"
