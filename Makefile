@@ -73,7 +73,7 @@ mutants: setup ## small faults put into the product, one at a time: the tests mu
 bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
 	$(BIN)/python -m benchmarks.bench --out docs/benchmarks $(ARGS)
 
-bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
+bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 4 minutes
 	$(BIN)/python -m benchmarks.proxy --install-peers $(ARGS)
 
 bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/quick.json; ARGS=--write-baseline stores new ones

@@ -8,6 +8,8 @@ committed.
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 SHAPE = {
@@ -27,19 +29,34 @@ def ensure(directory: Path, *, mlp: int = SHAPE["intermediate_size"]) -> None:
 
     It is built next to `directory` and moved in place whole: a directory with this recipe is complete.
     """
-    shape = SHAPE | {"intermediate_size": mlp}
-    recipe = json.dumps({"seed": SEED, **shape}, indent=2) + "\n"
-    if (directory / RECIPE).is_file() and (directory / RECIPE).read_text() == recipe:
+    if (directory / RECIPE).is_file() and (directory / RECIPE).read_text() == _recipe(mlp):
         return
-    # Import torch only to write a model: each object that it brings into a benchmark's process lengthens collections.
+    # In a process of its own: torch's objects would make the measuring process's garbage collections longer.
+    command = [sys.executable, "-m", "benchmarks.bench_model", str(directory), str(mlp)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[1])
+
+
+def _write(directory: Path, mlp: int) -> None:
     from baton.deploy.embedded_model import tokenizer as tokens
     from baton.deploy.embedded_model.train import new_decoder, write
 
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     tokenizer = tokens.load()
-    write(new_decoder(shape, tokenizer, seed=SEED), tokenizer, partial)
-    (partial / RECIPE).write_text(recipe)
+    write(new_decoder(_shape(mlp), tokenizer, seed=SEED), tokenizer, partial)
+    (partial / RECIPE).write_text(_recipe(mlp))
     if (directory / RECIPE).exists():  # ours, of another recipe
         shutil.rmtree(directory)
     partial.replace(directory)
+
+
+def _shape(mlp: int) -> dict[str, int]:
+    return SHAPE | {"intermediate_size": mlp}
+
+
+def _recipe(mlp: int) -> str:
+    return json.dumps({"seed": SEED, **_shape(mlp)}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), int(sys.argv[2]))

@@ -64,7 +64,7 @@ def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
 def _api_key(given: str) -> str | None:
     found = (given or os.environ.get("OPENAI_API_KEY", "")).strip()
     if not sendable(found):
-        raise argparse.ArgumentTypeError("the API key, or $OPENAI_API_KEY, has characters that no HTTP header can hold")
+        raise argparse.ArgumentTypeError("the API key, or $OPENAI_API_KEY, has characters that are not printable ASCII")
     return found or None
 
 

@@ -36,6 +36,7 @@ from baton.proxy.handler.mover import Mover
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.upstream import Upstream
+from baton.proxy.http_server.client_protocol import forget_writer
 from baton.proxy.nodes import readiness
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.openapi.routes import EngineDocument, add_document
@@ -94,7 +95,10 @@ class FrontDoor:
             app = self._passed
         else:
             app = self._models if scope["path"].startswith(MODELS) else self._api
-        await app(scope, receive, send)
+        try:
+            await app(scope, receive, send)
+        finally:
+            forget_writer(scope)
 
 
 def create_app(

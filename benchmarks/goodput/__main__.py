@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add, names = made.add_argument, list(mixes(1.0))
     add("--mix", nargs="+", choices=names, default=names)
     add("--only", nargs="+", choices=list(SETUPS), default=TWO_NODES)
-    add("--seconds", type=float, default=120.0, help="time in which conversations begin, for each mix")
+    add("--seconds", type=float, default=120.0, help="time in which conversations begin, for each mix, setup and round")
     add("--rounds", type=int, default=1, help="rounds; in each, all setups take turns, with prompts of its own")
     add("--utilisation", type=float, default=0.7, help="load ÷ all that two plain servers can do")
     add("--rate", type=float, help="requests per second, in place of --utilisation")

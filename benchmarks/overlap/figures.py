@@ -110,7 +110,7 @@ def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
 
 
 def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
-    """Return which share of the shorter of C and X hid behind the other; None if that is below `GRACE_S`, where fixed costs outweigh it."""
+    """Return which share of the shorter of C and X hid behind the other; None if the shorter is at most `GRACE_S`: fixed costs outweigh it."""
     shorter = min(plain_s, raw_s)
     return (plain_s + raw_s - ttft_s) / shorter if shorter > GRACE_S else None
 

@@ -21,9 +21,7 @@ class Sample:
     short_cpu_s: float  # of the proxy's process tree, as all CPU here
     single_first_token_s: float  # median, one request at a time
     direct_first_token_s: float  # the same without a proxy
-    streams: int  # that start together
-    cold_starts_s: float  # median time to the first token, of short streams, after the connections had idled
-    starts_s: float  # the same again, several times, at once: connections are open where a proxy keeps them
+    starts_s: float  # median time to the first token of short streams; connections are open where a proxy keeps them
     last_start_s: float  # of these, the longest
     starts_cpu_s: float  # of these, for one such start
     chunks: int  # that the long streams have beyond those of as many short ones
@@ -76,9 +74,8 @@ REQUEST: Final = Metric("CPU per request", "µs", request_us)
 CHUNK: Final = Metric("CPU per chunk", "µs", chunk_us)
 ADDED: Final = Metric("added first-token latency", "µs", added_us)
 STARTS: Final = Metric("first token of simultaneous starts", "ms", lambda sample: sample.starts_s * 1e3)
-COLD_STARTS: Final = Metric("the same, new connections", "ms", lambda sample: sample.cold_starts_s * 1e3)
 STRETCH: Final = Metric("stretch", "×", lambda sample: sample.streams_s / sample.direct_streams_s)
-METRICS: Final = (REQUEST, CHUNK, ADDED, STARTS, COLD_STARTS, STRETCH)
+METRICS: Final = (REQUEST, CHUNK, ADDED, STARTS, STRETCH)
 
 TARGETS: Final = (
     Target(REQUEST, HTTPX, 8.0, by_factor=True),

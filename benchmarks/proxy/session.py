@@ -51,6 +51,7 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
         noise, others = Noise(os.getloadavg()[0]), usage.OtherCpu(os.getpid())
         samples: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
         gc.collect()
+        stack.callback(gc.unfreeze)
         gc.freeze()  # a collection of the load's process would count as a proxy's time
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}")
@@ -60,7 +61,6 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
             for one in running[first:] + running[:first]:
                 samples[one.subject.name].append(await _sample(plan, one, alone))
             noise.other_cores.append(others.other_cores())
-        gc.unfreeze()
         noise.load_after = os.getloadavg()[0]
         memory = {one.subject.name: usage.memory(one.pid) for one in running}
         enough = plan.rounds * plan.short_requests * TRACED > 10
@@ -77,7 +77,7 @@ async def _direct(plan: Plan, load: Load) -> tuple[float, float]:
 async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Sample:
     _, short_cpu_s = await _metered(one, one.load.short(plan.short_requests, plan.at_once), plan.short_requests)
     singles_s, _ = await _metered(one, one.load.one_at_a_time(plan.single_requests), plan.single_requests)
-    cold, _ = await _metered(one, one.load.together(plan.streams, SHORT), plan.streams)
+    await _metered(one, one.load.together(plan.streams, SHORT), plan.streams)  # opens the connections
     starts, starts_cpu_s = await _metered(one, _again(one.load, plan), plan.streams * plan.starts)
     streamed, streams_cpu_s = await _metered(one, one.load.together(plan.streams, plan.tokens), plan.streams)
     return Sample(
@@ -85,12 +85,10 @@ async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Samp
         short_cpu_s=short_cpu_s,
         single_first_token_s=median(singles_s),
         direct_first_token_s=direct[0],
-        streams=plan.streams,
-        cold_starts_s=median(cold.first_tokens_s),
         starts_s=median(starts),
         last_start_s=max(starts),
         starts_cpu_s=starts_cpu_s / plan.starts,
-        chunks=plan.streams * (plan.tokens - SHORT),
+        chunks=plan.further_chunks,
         streams_cpu_s=streams_cpu_s,
         streams_s=streamed.duration_s,
         direct_streams_s=direct[1],

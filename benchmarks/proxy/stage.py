@@ -101,6 +101,11 @@ class Plan:
     chunk_bytes: int = 256
     start_timeout_s: float = 60.0  # of a proxy, until it hands over
 
+    @property
+    def further_chunks(self) -> int:
+        """How many chunks the long streams have beyond those of as many short ones."""
+        return self.streams * (self.tokens - SHORT)
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:

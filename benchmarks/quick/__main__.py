@@ -24,7 +24,7 @@ from benchmarks.quick.ratios import Sample, beside, figures, table
 from benchmarks.usage import OtherCpu
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
-# Of the proxy; `quick.json` holds figures of this plan.
+# Of the proxy. The stored ratios are those of 16 requests at once.
 PLAN: Final = Plan(rounds=5, short_requests=500, at_once=16, single_requests=5, streams=64, starts=2, tokens=96)
 _METRICS: Final = {"proxy, CPU per request ÷ relay": REQUEST, "proxy, CPU per chunk ÷ relay": CHUNK}
 Part = Callable[[], Iterator[Sample]]

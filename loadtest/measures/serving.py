@@ -111,7 +111,7 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
 
 
 def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
-    """Return, for each whole second since the first request, tokens received and requests in flight; as vLLM's benchmark."""
+    """Return, for each whole second since the first request, tokens received and requests in flight at any time of it; as vLLM's benchmark."""
     if not done:
         return [], []
     began = min(record.started_s for record in done)

@@ -24,9 +24,8 @@ from baton.loadtest.run.loops import beside
 
 _TRANSFERS: Final = "baton_transfers_total"
 LOOK_EVERY_S: Final = 1.0
-Scrape = defaultdict[
-    tuple[str, str], float
-]  # (sum or count, histogram) or (transfers, outcome) → value, summed over other labels
+# (sum or count, histogram) or (transfers, outcome) → value, summed over other labels.
+Scrape = defaultdict[tuple[str, str], float]
 
 
 def parse_scrape(text: str) -> Scrape:
@@ -48,9 +47,9 @@ def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
     if any(n < 0 for (kind, _), n in moved.items() if kind != "sum"):
         return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
     means = {
-        name: HistogramMean(int(n), moved.get(("sum", name), 0.0) / n)
+        name: HistogramMean(int(n), moved["sum", name] / n)
         for (kind, name), n in moved.items()
-        if kind == "count" and n
+        if kind == "count" and n and ("sum", name) in moved
     }
     transfers = {outcome: int(n) for (kind, outcome), n in moved.items() if kind == "transfers" and n}
     return NodeFigures(url=url, histograms=means, transfers=transfers)

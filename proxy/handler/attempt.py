@@ -351,6 +351,8 @@ class Attempt:
             else:
                 self._prefill.cancel()
                 self._sent.close()  # it may not have begun
+        if self._relay is not None and not answered:
+            self._relay.on_first_event = None  # which refers to this attempt
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # no decode node will fetch the prompt
         if self._end_computing is not None:

@@ -1,8 +1,9 @@
 """From a request to an opened answer, over as many attempts as it takes and may take.
 
-What an attempt has read here has not reached the client, so a failure costs time and nothing else. A stream that
-breaks later is caught in `request_handler.py`, which asks here for a node that goes on with it. What follows a failure
-is the planner's choice (`planning/planner.py`), whether another node may be asked is `planning/retry_policy.py`'s.
+What an attempt has read here has not reached the client, also where it goes on with a broken stream, so a failure
+costs time and nothing else. A stream that breaks later is caught in `request_handler.py`, which asks here for a node
+that goes on with it. What follows a failure is the planner's choice (`planning/planner.py`), whether another node may
+be asked is `planning/retry_policy.py`'s.
 """
 
 import asyncio

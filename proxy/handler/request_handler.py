@@ -140,7 +140,7 @@ class RequestHandler:
             except StreamBrokenError as exc:
                 if stream.record is not None and stream.ended:  # what broke off was only the end of its connection
                     return client.end()
-                broken = exc
+                broken = exc.with_traceback(None)  # whose frames refer to this one's, which would keep the request
                 attempts.broke(exc.how)
             except CannotFollowError as exc:
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)

@@ -58,7 +58,7 @@ class UpstreamResponse:
         """Return what has arrived, at least one byte; nothing at the end."""
         while not self._parts:
             if self._error is not None:
-                raise self._error
+                raise self._failure()
             if self._ended:
                 return b""
             await self._wait()
@@ -104,7 +104,7 @@ class UpstreamResponse:
         if self._refusal is not None:
             raise self._refusal
         if self._error is not None:
-            raise self._error
+            raise self._failure()
 
     def close(self) -> None:
         """Close the connection at once, which tells the node to stop; nothing if the body was read to its end."""
@@ -135,6 +135,11 @@ class UpstreamResponse:
             self._read_on()  # the connection is the next request's
             self._ended, self._error = True, error
             self._wake()
+
+    def _failure(self) -> UpstreamError:
+        """Return a copy of the error: what is raised refers to frames that refer to this answer."""
+        assert self._error is not None
+        return UpstreamError(self._error.kind, str(self._error))
 
     def _taken(self) -> bytes:
         parts, self._parts, self._size_bytes = self._parts, [], 0

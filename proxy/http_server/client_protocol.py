@@ -111,6 +111,11 @@ def writer_of(scope: Scope) -> Writer:
     return writer
 
 
+def forget_writer(scope: Scope) -> None:
+    """Part a request that has ended from its writer, which refers to it: else its body stays until a full garbage collection."""
+    scope.get("extensions", {}).pop(_WRITER, None)
+
+
 class HeadJoiner:
     """A transport that holds a response's head back until the next write, or the loop's next turn.
 

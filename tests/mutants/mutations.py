@@ -793,6 +793,31 @@ MUTATIONS: Final = [
         ('if getattr(found, "video_pruning_rate", None):', "if False:"),
     ),
     *_of(
+        "proxy/app.py",
+        "tests/integration/proxy/test_no_cycles.py",
+        ("forget_writer(scope)", "pass"),
+    ),
+    *_of(
+        "proxy/response/first_token_relay.py",
+        "tests/integration/proxy/test_no_cycles.py",
+        ("                self.on_first_event = None\n", ""),
+    ),
+    *_of(
+        "proxy/handler/attempt.py",
+        "tests/integration/proxy/test_no_cycles.py",
+        ("self._relay.on_first_event = None", "pass"),
+    ),
+    *_of(
+        "proxy/handler/request_handler.py",
+        "tests/integration/proxy/test_no_cycles.py",
+        ("exc.with_traceback(None)", "exc"),
+    ),
+    *_of(
+        "proxy/http/response.py",
+        "tests/integration/proxy/test_no_cycles.py",
+        ("return UpstreamError(self._error.kind, str(self._error))", "return self._error"),
+    ),
+    *_of(
         "proxy/request/eligibility.py",
         f"{UNIT}/proxy/request/test_eligibility.py",
         ("        if _has(_ITEM_EMBEDDINGS, fields):\n            return EMBEDDINGS\n", ""),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.errors import RunError
+from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.mock_engine.settings import Counts
 from benchmarks.harness import Spread
+from benchmarks.proxy import __main__ as proxy_bench
 from benchmarks.proxy import stage
 from benchmarks.proxy.figures import (
     ASGI,
@@ -33,8 +34,6 @@ SAMPLE = Sample(
     short_cpu_s=0.2,
     single_first_token_s=0.0012,
     direct_first_token_s=0.0008,
-    streams=10,
-    cold_starts_s=0.05,
     starts_s=0.04,
     last_start_s=0.06,
     starts_cpu_s=0.005,
@@ -52,7 +51,13 @@ def costs(*request_us: float) -> list[Sample]:
 
 def test_the_figures_of_a_sample() -> None:
     """CPU per request and per chunk, latency above the direct one, stretch."""
-    assert [round(metric.of(SAMPLE), 3) for metric in METRICS] == [200, 20, 400, 40, 50, 1.1]
+    assert [round(metric.of(SAMPLE), 3) for metric in METRICS] == [200, 20, 400, 40, 1.1]
+
+
+def test_what_short_streams_have_is_no_cost_of_chunks() -> None:
+    assert Plan(streams=10, tokens=12).further_chunks == 100
+    with pytest.raises(UsageError, match="--tokens is at least 3"):
+        proxy_bench._plan(proxy_bench._parser().parse_args(["--tokens", "2"]))
 
 
 BOUND = Target(REQUEST, ASGI, 1.35)

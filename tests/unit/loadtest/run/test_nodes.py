@@ -30,6 +30,8 @@ def test_only_what_happened_in_between_counts() -> None:
     assert got.transfers == {"loaded": 4}
     got = difference("u", scraped(10), scraped(4))
     assert (got.histograms, got.note) == ({}, "the node was restarted during the stage")
+    without_sums = parse_scrape("vllm:time_to_first_token_seconds_count 3")
+    assert difference("u", parse_scrape(""), without_sums).histograms == {}
 
 
 def test_a_node_that_cannot_be_read_says_why() -> None:

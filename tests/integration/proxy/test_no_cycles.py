@@ -1,0 +1,79 @@
+"""What a request is made of goes with its end: none of it waits for a full garbage collection, in which all streams wait."""
+
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from baton.proxy.http_server.client_protocol import Writer
+from baton.proxy.request.parse import ClientRequest
+from tests.integration.proxy.test_first_token import first_event, relaying
+from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, breaking
+from tests.integration.proxy.test_resume import ask as ask_until_broken
+from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+
+Requests = Callable[[], list[object]]
+
+
+@pytest.fixture
+def left() -> Iterator[Requests]:
+    """What is left of requests that have begun since; no garbage is collected."""
+
+    def requests() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, ClientRequest | Writer)]
+
+    gc.collect()
+    gc.disable()
+    others = requests()
+    ids = set(map(id, others))
+    yield lambda: [one for one in requests() if id(one) not in ids]
+    gc.enable()
+
+
+async def relayed(running: Cluster) -> None:
+    for kind in PATHS:
+        await running.http.post(PATHS[kind], json={**BODIES[kind], "stream": True})
+
+
+async def whole(running: Cluster) -> None:
+    await running.complete()
+    await running.chat()
+
+
+async def with_a_client_that_leaves(running: Cluster) -> None:
+    async with first_event(running, "completion", **RANDOM):
+        pass
+    running.release()
+
+
+async def refused(running: Cluster) -> None:
+    await running.complete(model="another")
+
+
+async def passed(running: Cluster) -> None:
+    await running.http.post("/tokenize", json={"model": COMPLETION["model"], "prompt": "a"})
+
+
+@pytest.mark.parametrize("use", [relayed, whole, with_a_client_that_leaves, refused, passed])
+async def test_a_request_that_has_ended_is_in_no_reference_cycle(
+    use: Callable[[Cluster], Awaitable[None]], left: Requests
+) -> None:
+    """It keeps its body, which may be large: prompts of a long conversation, or images."""
+    async with relaying() as running:
+        await use(running)
+
+        await until_true(lambda: not left())
+
+
+async def test_nor_is_one_that_two_decode_nodes_have_served(left: Requests) -> None:
+    async with breaking() as running:
+        await ask_until_broken(running, "chat", **RANDOM)
+
+        await until_true(lambda: not left())
+
+
+async def test_and_one_that_a_decode_node_computed(left: Requests) -> None:
+    async with cluster(prefill=0) as running:
+        await running.complete(stream=True)
+
+        await until_true(lambda: not left())
