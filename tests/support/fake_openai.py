@@ -156,4 +156,4 @@ async def _cancel_when_gone(receive: Any, task: asyncio.Task[Any] | None) -> Non
 
 
 def serving(app: FakeOpenAI) -> contextlib.AbstractAsyncContextManager[str]:
-    return serve(app, http=_Protocol, timeout_keep_alive=60)
+    return serve(app, http=_Protocol)

@@ -160,7 +160,7 @@ class FakeVllm:
         self._load = (0, 0)  # requests in flight, bytes of their bodies
         self._used: set[str] = set()
         self._stopping = asyncio.Event()
-        self._listening = Listening(self, host, port, http=_Protocol, timeout_keep_alive=60)
+        self._listening = Listening(self, host, port, http=_Protocol)
 
     @property
     def url(self) -> str:

@@ -43,7 +43,9 @@ class Listening:
     def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         self._app = app
         self._host = host
-        self._settings = {"log_level": "critical", "lifespan": "on", "access_log": False, **settings}
+        # httpx keeps connections for 5 s, as uvicorn does: a request then meets one that is just being closed.
+        defaults = {"log_level": "critical", "lifespan": "on", "access_log": False, "timeout_keep_alive": 60}
+        self._settings = {**defaults, **settings}
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
         self.port = port  # 0 until one is chosen
