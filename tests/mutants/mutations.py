@@ -443,6 +443,11 @@ MUTATIONS: Final = [
         ("        if self._queue.waiting_of(ticket.tenant) >= self._max_per_tenant:\n", "        if False:\n"),
     ),
     *_of(
+        "proxy/admission/fair_queue.py",
+        f"{UNIT}/proxy/admission/test_fair_queue.py",
+        ("        self._ends.clear()\n", ""),
+    ),
+    *_of(
         "proxy/http_server/connection_budget.py",
         f"{UNIT}/proxy/http_server",
         (
@@ -461,6 +466,10 @@ MUTATIONS: Final = [
         "proxy/http/connection.py",
         f"{UNIT}/proxy/http tests/integration/proxy/test_http1.py",
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
+        (
+            "        self._refuse_head(error)\n        if self._answer is not None:\n",
+            "        self._refuse_head(error)\n        if self._answer is None:\n",
+        ),
     ),
     *_of(
         "model_runner/tokens/transfer.py",
@@ -558,6 +567,7 @@ MUTATIONS: Final = [
         ("kept is not None and not kept.can_start", "False"),
         ("        if node.probed is not State.READY:", "        if False:"),
         ("        if self._sending >= ahead.most:", "        if False:"),
+        ("call_later(0, self._look)", "call_later(1, self._look)"),
     ),
     *_of(
         "node/http/tokens_ahead.py",

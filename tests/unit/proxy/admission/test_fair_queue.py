@@ -50,6 +50,16 @@ def test_tenants_get_equal_parts_of_the_cost() -> None:
     assert Counter(item.split()[0] for item in drain(queue, 4))["late"] <= 2
 
 
+def test_an_emptied_queue_owes_nothing() -> None:
+    """What a tenant had while no other one waited does not put it behind others later."""
+    queue = filled(("a0", "a", 0, 10))
+    assert drain(queue, 2) == ["a0"]
+    queue.put("a1", tenant="a", priority=0, cost=1)
+    queue.put("b0", tenant="b", priority=0, cost=1)
+
+    assert drain(queue, 2) == ["a1", "b0"]
+
+
 def test_a_priority_goes_before_every_tag() -> None:
     queue = filled(("usual", "a", 0, 1), ("urgent", "a", -1, 1), ("patient", "b", 1, 1))
 
