@@ -328,6 +328,7 @@ MUTATIONS: Final = [
         ("mean / (1 - busy), (1", "mean, (1"),
         (" - (allowed - whole) * term", ""),
         ("allowed + 0.5 - mean", "allowed - mean"),
+        ("if allowed >= _MANY:", "if allowed > _MANY:"),
     ),
     *_of(
         "proxy/planning/planner.py",
@@ -463,6 +464,13 @@ MUTATIONS: Final = [
         ("if expires_at_s is not None and self._wall_clock() >= expires_at_s:", "if False:"),
     ),
     *_of(
+        "proxy/http/pool.py",
+        f"{UNIT}/proxy/http/test_pool.py",
+        ("            if connection.is_open:\n", "            if True:\n"),
+        ("oldest.is_open and now_s", "oldest.is_open or now_s"),
+        ("        if self._idle:\n", "        if False:\n"),
+    ),
+    *_of(
         "proxy/http/connection.py",
         f"{UNIT}/proxy/http tests/integration/proxy/test_http1.py",
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
@@ -555,6 +563,28 @@ MUTATIONS: Final = [
         ('        self._part, self.is_answered = b"", False\n', "        self.is_answered = False\n"),
         ("                self.is_answered = True\n", ""),
         ("not 200 <= head.status < 600 or ", ""),
+    ),
+    *_of(
+        "proxy/handler/legs.py",
+        f"{UNIT}/proxy/handler/test_legs.py",
+        ("frozenset((*range(400, 500), 501))", "frozenset(range(400, 500))"),
+        (' for pair in kept if pair[0] != b"content-type"', " for pair in kept"),
+        ("    if not part.ended:\n", "    if False:\n"),
+        ("may_be_pushed=part.has_passed", "may_be_pushed=False"),
+        ("relay.began_s or perf_counter()", "perf_counter()"),
+    ),
+    *_of(
+        "proxy/resume/message_events.py",
+        f"{UNIT}/proxy/resume/test_record.py",
+        ('if kind == "invalid_request_error":', 'if kind != "invalid_request_error":'),
+        ('(parse(event).get("error") or {})', 'parse(event)["error"]'),
+    ),
+    *_of(
+        "proxy/resume/response_events.py",
+        f"{UNIT}/proxy/resume/test_record.py",
+        ('code == "invalid_request_error" or ', ""),
+        ("code < 500", "code <= 500"),
+        ('(body.get("response") or {}).get("error") or body', '(body.get("response") or {}).get("error")'),
     ),
     *_of(
         "proxy/handler/stream_watch.py",
