@@ -653,6 +653,15 @@ MUTATIONS: Final = [
         ("self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))", "pass"),
         ("        _learn(call, first_token_s - sent_s)\n", ""),
         ("if relay is not None and _is_timed(request):", "if relay is not None:"),
+        (
+            "            self._begin_stream()\n            if self._request.start:\n",
+            "            if self._request.start:\n",
+        ),
+        ("            if answered:\n", "            if not answered:\n"),
+        ("        self.members.succeeded(call.node)\n        call.leg.end()\n", "        call.leg.end()\n"),
+        ("kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT)", "kind is not FailureKind.CONNECT"),
+        ("if moves and isinstance", "if isinstance"),
+        ("and not outcome.recomputed", "and outcome.recomputed"),
     ),
     *_of(
         "proxy/response/first_token_relay.py",
