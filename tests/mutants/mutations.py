@@ -315,6 +315,12 @@ MUTATIONS: Final = [
         ("first_token_s - (times.predict_s(chosen_prefill.work_bytes, now_s) or 0.0)", "first_token_s"),
     ),
     *_of(
+        "proxy/planning/local_prefill_queue.py",
+        f"{UNIT}/proxy/planning/test_local_prefill_queue.py",
+        ("head is not None and head.locked()", "head is not None"),
+        ("head is not None and head.locked()", "False"),
+    ),
+    *_of(
         "proxy/planning/misses.py",
         f"{UNIT}/proxy/planning/test_misses.py",
         ("max(0.0, slack_s)", "slack_s"),
