@@ -453,6 +453,7 @@ MUTATIONS: Final = [
         "proxy/admission/fair_queue.py",
         f"{UNIT}/proxy/admission/test_fair_queue.py",
         ("        self._ends.clear()\n", ""),
+        ("2 * len(self._waiting) + 16", "3 * len(self._waiting) + 16"),
     ),
     *_of(
         "proxy/http_server/connection_budget.py",
@@ -713,6 +714,30 @@ MUTATIONS: Final = [
         "proxy/http_server/client_protocol.py",
         f"{UNIT}/proxy/http_server/test_client_protocol.py",
         ("        if not self.has_end:\n            self._write", "        if True:\n            self._write"),
+    ),
+    *_of(
+        "proxy/request/parse.py",
+        f"{UNIT}/proxy/request/test_parse.py",
+        ("        if size_bytes > max_bytes:\n", "        if size_bytes >= max_bytes:\n"),
+        ("int(declared) > max_bytes:", "int(declared) >= max_bytes:"),
+        ('    if headers.find(scope["headers"], b"expect") is not None:\n', "    if False:\n"),
+        ('scope["http_version"] == "1.0" or ', ""),
+        ("asyncio.timeout(DISCARD_S)", "asyncio.timeout(None)"),
+    ),
+    *_of(
+        "node/http/asgi.py",
+        f"{UNIT}/node/http/test_asgi.py",
+        ("size > max_bytes:", "size >= max_bytes:"),
+        ("pending.pop() if pending else await receive()", "pending[0]"),
+    ),
+    *_of(
+        "proxy/response/client_response.py",
+        f"{UNIT}/proxy/response/test_client_response.py",
+        ('b"" if self._last.endswith(_EVENT_END) else _EVENT_END', "_EVENT_END"),
+        ("        elif not self._ended:\n", "        else:\n"),
+        ("            if not self._writer.write(event):\n", "            if self._writer.write(event):\n"),
+        ("            self.record.sent_bytes += len(event)\n", ""),
+        ("labels.append((_TRANSFER, record", "str((_TRANSFER, record"),
     ),
     *_of(
         "proxy/response/client_response.py",

@@ -81,6 +81,7 @@ def test_counts_follow_a_request_that_leaves() -> None:
             queue.remove(gone)
             queue.remove(gone)
             del here[gone]
+            assert len(queue._heap) <= 2 * len(here) + 16
         elif (item := queue.pop()) is not None:
             del here[item]
         assert len(queue) == len(here)
