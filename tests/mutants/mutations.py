@@ -450,6 +450,20 @@ MUTATIONS: Final = [
         ("        if self._queue.waiting_of(ticket.tenant) >= self._max_per_tenant:\n", "        if False:\n"),
     ),
     *_of(
+        "proxy/admission/request_terms.py",
+        f"{UNIT}/proxy/admission/test_request_terms.py",
+        ("    if not said and name:\n", "    if name:\n"),
+        ("    if not said and name:\n", "    if said and name:\n"),
+    ),
+    *_of(
+        "proxy/admission/admission.py",
+        f"{UNIT}/proxy/admission/test_admission.py",
+        ("now_s - self._said_s >= _SILENCE_S:", "True:"),
+        ('            fields["open_files_limit"] = self._limit\n', ""),
+        ("request.prompt_bytes + SEQUENCE_BYTES", "request.prompt_bytes"),
+        ("when_s - asyncio.get_running_loop().time()", "when_s"),
+    ),
+    *_of(
         "proxy/admission/fair_queue.py",
         f"{UNIT}/proxy/admission/test_fair_queue.py",
         ("        self._ends.clear()\n", ""),

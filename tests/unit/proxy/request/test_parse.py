@@ -157,4 +157,4 @@ async def test_a_body_is_discarded_up_to_its_end_or_for_a_while(monkeypatch: pyt
     await discard_body(receive)
     assert left == [True]
     monkeypatch.setattr(parse_module, "DISCARD_S", 0.01)
-    await discard_body(receive_nothing)
+    await asyncio.wait_for(discard_body(receive_nothing), 10)
