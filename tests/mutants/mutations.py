@@ -485,6 +485,12 @@ MUTATIONS: Final = [
         ("if expires_at_s is not None and self._wall_clock() >= expires_at_s:", "if False:"),
     ),
     *_of(
+        "proxy/http/response.py",
+        f"{UNIT}/proxy/http/test_response.py",
+        ("is_last=self._ended and self._error is None", "is_last=self._ended"),
+        ("is_last=self._ended and self._error is None", "is_last=False"),
+    ),
+    *_of(
         "proxy/http/pool.py",
         f"{UNIT}/proxy/http/test_pool.py",
         ("            if connection.is_open:\n", "            if True:\n"),
