@@ -467,6 +467,8 @@ MUTATIONS: Final = [
         "proxy/admission/fair_queue.py",
         f"{UNIT}/proxy/admission/test_fair_queue.py",
         ("        self._ends.clear()\n", ""),
+        ("        self._arrivals += 1\n", ""),
+        ("entry[:2] <= place", "entry[:2] < place"),
         ("2 * len(self._waiting) + 16", "3 * len(self._waiting) + 16"),
     ),
     *_of(

@@ -60,6 +60,13 @@ def test_an_emptied_queue_owes_nothing() -> None:
     assert drain(queue, 2) == ["a1", "b0"]
 
 
+def test_between_equals_the_order_of_arrival_decides() -> None:
+    queue = filled(("first", "z", 0, 1), ("second", "a", 0, 1))
+
+    assert queue.ahead_of("new", 0) == 2
+    assert drain(queue, 2) == ["first", "second"]
+
+
 def test_a_priority_goes_before_every_tag() -> None:
     queue = filled(("usual", "a", 0, 1), ("urgent", "a", -1, 1), ("patient", "b", 1, 1))
 
