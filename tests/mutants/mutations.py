@@ -315,6 +315,12 @@ MUTATIONS: Final = [
         ("first_token_s - (times.predict_s(chosen_prefill.work_bytes, now_s) or 0.0)", "first_token_s"),
     ),
     *_of(
+        "proxy/planning/local_prefill_queue.py",
+        f"{UNIT}/proxy/planning/test_local_prefill_queue.py",
+        ("head is not None and head.locked()", "head is not None"),
+        ("head is not None and head.locked()", "False"),
+    ),
+    *_of(
         "proxy/planning/misses.py",
         f"{UNIT}/proxy/planning/test_misses.py",
         ("max(0.0, slack_s)", "slack_s"),
@@ -328,6 +334,7 @@ MUTATIONS: Final = [
         ("mean / (1 - busy), (1", "mean, (1"),
         (" - (allowed - whole) * term", ""),
         ("allowed + 0.5 - mean", "allowed - mean"),
+        ("if allowed >= _MANY:", "if allowed > _MANY:"),
     ),
     *_of(
         "proxy/planning/planner.py",
@@ -443,6 +450,28 @@ MUTATIONS: Final = [
         ("        if self._queue.waiting_of(ticket.tenant) >= self._max_per_tenant:\n", "        if False:\n"),
     ),
     *_of(
+        "proxy/admission/request_terms.py",
+        f"{UNIT}/proxy/admission/test_request_terms.py",
+        ("    if not said and name:\n", "    if name:\n"),
+        ("    if not said and name:\n", "    if said and name:\n"),
+    ),
+    *_of(
+        "proxy/admission/admission.py",
+        f"{UNIT}/proxy/admission/test_admission.py",
+        ("now_s - self._said_s >= _SILENCE_S:", "True:"),
+        ('            fields["open_files_limit"] = self._limit\n', ""),
+        ("request.prompt_bytes + SEQUENCE_BYTES", "request.prompt_bytes"),
+        ("when_s - asyncio.get_running_loop().time()", "when_s"),
+    ),
+    *_of(
+        "proxy/admission/fair_queue.py",
+        f"{UNIT}/proxy/admission/test_fair_queue.py",
+        ("        self._ends.clear()\n", ""),
+        ("        self._arrivals += 1\n", ""),
+        ("entry[:2] <= place", "entry[:2] < place"),
+        ("2 * len(self._waiting) + 16", "3 * len(self._waiting) + 16"),
+    ),
+    *_of(
         "proxy/http_server/connection_budget.py",
         f"{UNIT}/proxy/http_server",
         (
@@ -458,9 +487,26 @@ MUTATIONS: Final = [
         ("if expires_at_s is not None and self._wall_clock() >= expires_at_s:", "if False:"),
     ),
     *_of(
+        "proxy/http/response.py",
+        f"{UNIT}/proxy/http/test_response.py",
+        ("is_last=self._ended and self._error is None", "is_last=self._ended"),
+        ("is_last=self._ended and self._error is None", "is_last=False"),
+    ),
+    *_of(
+        "proxy/http/pool.py",
+        f"{UNIT}/proxy/http/test_pool.py",
+        ("            if connection.is_open:\n", "            if True:\n"),
+        ("oldest.is_open and now_s", "oldest.is_open or now_s"),
+        ("        if self._idle:\n", "        if False:\n"),
+    ),
+    *_of(
         "proxy/http/connection.py",
         f"{UNIT}/proxy/http tests/integration/proxy/test_http1.py",
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
+        (
+            "        self._refuse_head(error)\n        if self._answer is not None:\n",
+            "        self._refuse_head(error)\n        if self._answer is None:\n",
+        ),
     ),
     *_of(
         "model_runner/tokens/transfer.py",
@@ -548,6 +594,28 @@ MUTATIONS: Final = [
         ("not 200 <= head.status < 600 or ", ""),
     ),
     *_of(
+        "proxy/handler/legs.py",
+        f"{UNIT}/proxy/handler/test_legs.py",
+        ("frozenset((*range(400, 500), 501))", "frozenset(range(400, 500))"),
+        (' for pair in kept if pair[0] != b"content-type"', " for pair in kept"),
+        ("    if not part.ended:\n", "    if False:\n"),
+        ("may_be_pushed=part.has_passed", "may_be_pushed=False"),
+        ("relay.began_s or perf_counter()", "perf_counter()"),
+    ),
+    *_of(
+        "proxy/resume/message_events.py",
+        f"{UNIT}/proxy/resume/test_record.py",
+        ('if kind == "invalid_request_error":', 'if kind != "invalid_request_error":'),
+        ('(parse(event).get("error") or {})', 'parse(event)["error"]'),
+    ),
+    *_of(
+        "proxy/resume/response_events.py",
+        f"{UNIT}/proxy/resume/test_record.py",
+        ('code == "invalid_request_error" or ', ""),
+        ("code < 500", "code <= 500"),
+        ('(body.get("response") or {}).get("error") or body', '(body.get("response") or {}).get("error")'),
+    ),
+    *_of(
         "proxy/handler/stream_watch.py",
         f"{UNIT}/proxy/handler",
         ("max(self._since_s, self.relay.record.sent_s)", "self.relay.record.sent_s"),
@@ -558,6 +626,7 @@ MUTATIONS: Final = [
         ("kept is not None and not kept.can_start", "False"),
         ("        if node.probed is not State.READY:", "        if False:"),
         ("        if self._sending >= ahead.most:", "        if False:"),
+        ("call_later(0, self._look)", "call_later(1, self._look)"),
     ),
     *_of(
         "node/http/tokens_ahead.py",
@@ -613,6 +682,15 @@ MUTATIONS: Final = [
         ("self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))", "pass"),
         ("        _learn(call, first_token_s - sent_s)\n", ""),
         ("if relay is not None and _is_timed(request):", "if relay is not None:"),
+        (
+            "            self._begin_stream()\n            if self._request.start:\n",
+            "            if self._request.start:\n",
+        ),
+        ("            if answered:\n", "            if not answered:\n"),
+        ("        self.members.succeeded(call.node)\n        call.leg.end()\n", "        call.leg.end()\n"),
+        ("kind not in (FailureKind.CONNECT, FailureKind.DISCONNECT)", "kind is not FailureKind.CONNECT"),
+        ("if moves and isinstance", "if isinstance"),
+        ("and not outcome.recomputed", "and outcome.recomputed"),
     ),
     *_of(
         "proxy/response/first_token_relay.py",
@@ -658,6 +736,30 @@ MUTATIONS: Final = [
         "proxy/http_server/client_protocol.py",
         f"{UNIT}/proxy/http_server/test_client_protocol.py",
         ("        if not self.has_end:\n            self._write", "        if True:\n            self._write"),
+    ),
+    *_of(
+        "proxy/request/parse.py",
+        f"{UNIT}/proxy/request/test_parse.py",
+        ("        if size_bytes > max_bytes:\n", "        if size_bytes >= max_bytes:\n"),
+        ("int(declared) > max_bytes:", "int(declared) >= max_bytes:"),
+        ('    if headers.find(scope["headers"], b"expect") is not None:\n', "    if False:\n"),
+        ('scope["http_version"] == "1.0" or ', ""),
+        ("asyncio.timeout(DISCARD_S)", "asyncio.timeout(None)"),
+    ),
+    *_of(
+        "node/http/asgi.py",
+        f"{UNIT}/node/http/test_asgi.py",
+        ("size > max_bytes:", "size >= max_bytes:"),
+        ("pending.pop() if pending else await receive()", "pending[0]"),
+    ),
+    *_of(
+        "proxy/response/client_response.py",
+        f"{UNIT}/proxy/response/test_client_response.py",
+        ('b"" if self._last.endswith(_EVENT_END) else _EVENT_END', "_EVENT_END"),
+        ("        elif not self._ended:\n", "        else:\n"),
+        ("            if not self._writer.write(event):\n", "            if self._writer.write(event):\n"),
+        ("            self.record.sent_bytes += len(event)\n", ""),
+        ("labels.append((_TRANSFER, record", "str((_TRANSFER, record"),
     ),
     *_of(
         "proxy/response/client_response.py",

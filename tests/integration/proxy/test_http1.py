@@ -187,6 +187,31 @@ async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> N
         assert caught.value.kind is FailureKind.DISCONNECT
 
 
+@pytest.mark.parametrize("begins", [True, False])
+async def test_bytes_that_are_no_http_end_the_connection_at_once(begins: bool) -> None:
+    """Instead of an answer or in the middle of one; what came before them is not lost."""
+    read: list[bytes] = []
+
+    async def read_all() -> None:
+        answer = await asking
+        while part := await answer.read_some():
+            read.append(part)
+
+    connection, transport = Connection(lambda _: None, lambda _: None), Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    asking = connection.send(b"request")
+    if begins:
+        connection.data_received(CHUNKED + b"2\r\nok\r\n")
+    connection.data_received(b"zz\r\n")
+    connection.connection_lost(None)
+
+    assert transport.aborted
+    with pytest.raises(UpstreamError) as caught:
+        await read_all()
+    assert caught.value.kind is FailureKind.PROTOCOL
+    assert read == [b"ok"] * begins
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_request_that_is_given_up_closes_its_connection(waits: bool) -> None:
     """So the node learns of it; also of one that was sent on a kept connection, and whose answer was not awaited yet."""

@@ -50,6 +50,23 @@ def test_tenants_get_equal_parts_of_the_cost() -> None:
     assert Counter(item.split()[0] for item in drain(queue, 4))["late"] <= 2
 
 
+def test_an_emptied_queue_owes_nothing() -> None:
+    """What a tenant had while no other one waited does not put it behind others later."""
+    queue = filled(("a0", "a", 0, 10))
+    assert drain(queue, 2) == ["a0"]
+    queue.put("a1", tenant="a", priority=0, cost=1)
+    queue.put("b0", tenant="b", priority=0, cost=1)
+
+    assert drain(queue, 2) == ["a1", "b0"]
+
+
+def test_between_equals_the_order_of_arrival_decides() -> None:
+    queue = filled(("first", "z", 0, 1), ("second", "a", 0, 1))
+
+    assert queue.ahead_of("new", 0) == 2
+    assert drain(queue, 2) == ["first", "second"]
+
+
 def test_a_priority_goes_before_every_tag() -> None:
     queue = filled(("usual", "a", 0, 1), ("urgent", "a", -1, 1), ("patient", "b", 1, 1))
 
@@ -71,6 +88,7 @@ def test_counts_follow_a_request_that_leaves() -> None:
             queue.remove(gone)
             queue.remove(gone)
             del here[gone]
+            assert len(queue._heap) <= 2 * len(here) + 16
         elif (item := queue.pop()) is not None:
             del here[item]
         assert len(queue) == len(here)

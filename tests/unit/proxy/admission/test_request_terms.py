@@ -24,6 +24,13 @@ def test_a_tenant_is_named_by_the_header_else_by_the_key_else_not_at_all() -> No
     assert tenant_of([(b"authorization", b"Bearer other")], "") != tenant_of([key], "")
 
 
+def test_a_configured_key_is_known_by_its_name_unless_the_header_says_another() -> None:
+    key, tenant = (b"authorization", b"Bearer k"), (b"x-tenant", b"t")
+
+    assert tenant_of([key], "x-tenant", "team") == tenant_of([key, tenant], "", "team") == "team"
+    assert tenant_of([key, tenant], "x-tenant", "team") == tenant_of([tenant], "x-tenant")
+
+
 def test_a_key_cannot_be_read_from_its_tenants_name() -> None:
     """It is a short hash, whatever the length of the key."""
     name = tenant_of([(b"authorization", b"Bearer " + b"s" * 1000)], "")

@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
-from unittest.mock import Mock
+from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from msgspec.structs import replace
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.contracts.http import LOCAL
+from baton.contracts.http import LOCAL, PATH_HEADER, RECOMPUTED
 from baton.contracts.kv_transfer import Role, new_transfer_id
-from baton.proxy.errors import FailureKind
+from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.handler import attempt as attempt_module
 from baton.proxy.handler.attempt import AttemptRunner, prefill_params
-from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone
+from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.planning.reasons import ON_PREFILL, ONE_TOKEN
@@ -24,6 +26,7 @@ from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.stream import Stream
 from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
+from tests.unit.proxy.handler.test_legs import answered
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.resume.test_stream import ROLE, event
 
@@ -139,7 +142,11 @@ async def run_pair(
     attempt = made.run(plan, asked, relay)
     monkeypatch.setattr(attempt, "_decode", decode_leg)
     async with attempt as outcome:
-        pass
+        assert plan.decode.open_streams == isinstance(outcome, Opened)
+    is_fetched = isinstance(outcome, Opened) and not outcome.recomputed
+    assert cast("Any", made.cancels).add.called == (not is_fetched)
+    assert sum(plan.decode.times.handover.counts) == is_fetched
+    assert len(made._outliving) == (not isinstance(outcome, DecodeFailed))
     await until_true(lambda: not plan.prefill.requests)
     assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)
     assert (plan.decode.open_streams, plan.decode.load) == (0, 0.0)
@@ -202,3 +209,63 @@ async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whol
 
     assert outcome == PrefillDone(1.5, is_whole=True)
     assert answer.close.called
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+async def test_a_decode_node_that_answers_has_a_stream_and_leaves_the_prefill_leg_a_moment(
+    monkeypatch: pytest.MonkeyPatch, recomputed: bool
+) -> None:
+    """The prefill node is told if the KV was not fetched."""
+    monkeypatch.setattr(attempt_module, "PREFILL_GRACE_S", 0.01)
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
+    relay = Mock(is_whole=False, began_s=1.5, stream=Mock(choices=1))
+    answer = Mock(is_stream=True, headers=[(PATH_HEADER.encode(), RECOMPUTED.encode())] * recomputed)
+
+    assert isinstance(await run_pair(monkeypatch, plan, relay, lambda: Opened(answer, b"data: a\n\n")), Opened)
+    assert answer.close.called
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_optional", "reported"),
+    [
+        (200, False, None),
+        (500, False, FailureKind.STATUS),
+        (500, True, None),
+        (FailureKind.TIMEOUT, True, None),
+        (FailureKind.CONNECT, True, FailureKind.CONNECT),
+        (FailureKind.DISCONNECT, True, FailureKind.DISCONNECT),
+    ],
+)
+async def test_what_a_prefill_leg_says_of_its_node(
+    answer: int | FailureKind, is_optional: bool, reported: FailureKind | None
+) -> None:
+    """A leg that no client waits for tells only that the node cannot be reached."""
+    made, prefill = runner(), node("prefill")
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=prefill, rank=0, transfer_id=new_transfer_id())
+    call = replace(made.prefill_call(plan, request(), prefill_params(plan, request(), None)), is_optional=is_optional)
+    sent = answered(answer, b"{}") if isinstance(answer, int) else Mock(answer=AsyncMock())
+    sent.at_s = 0.0
+    if isinstance(answer, FailureKind):
+        sent.answer.side_effect = UpstreamError(answer, "")
+
+    await made.prefill(call, sent, None)
+
+    members = cast("Any", made.members)
+    assert members.succeeded.called == (answer == 200) == (sum(prefill.times.answered.counts) == 1)
+    assert [each.args for each in members.report.call_args_list] == ([(prefill, reported)] if reported else [])
+
+
+@pytest.mark.parametrize(("moves", "kind"), [(True, FailureKind.BUSY), (False, FailureKind.TIMEOUT)])
+async def test_a_node_that_does_not_send_what_it_has_in_time_is_busy(
+    monkeypatch: pytest.MonkeyPatch, moves: bool, kind: FailureKind
+) -> None:
+    """It has no place for the request; a prompt that is computed takes its time."""
+    made = runner()
+    monkeypatch.setattr(made, "_move_timeout_s" if moves else "_prefill_timeout_s", 0.01)
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
+    call = made.prefill_call(plan, request(), prefill_params(plan, request(), None))
+
+    outcome = await made.prefill(call, Mock(answer=asyncio.Event().wait), None, moves=moves)
+
+    assert isinstance(outcome, PrefillFailed)
+    assert outcome.kind is kind

@@ -63,6 +63,8 @@ async def test_one_model_does_not_wait_behind_another() -> None:
     await asyncio.sleep(0.01)
 
     assert await waiting.wait(lambda: "b", "other", 1) == "b"
+    assert [waiting.is_waiting(model) for model in ("m", "other", "third")] == [True, False, False]
     stuck.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stuck
+    assert not waiting.is_waiting("m")

@@ -56,6 +56,7 @@ def test_an_answer_is_slow_behind_more_prompts_than_its_target_leaves_time_for(
         (90, 9000.0, 0.0, 0.021, 0.0),
         (0, 0.0, 0.0, 0.019, 1.0),
         (30, 0.0, 0.001, 0.048, 0.608),  # 28 are allowed
+        (20, 0.0, 0.001, 0.04, 0.4555),  # 20 are, and their number is taken to be normal from there on
         (0, 9.0, 1e-9, 0.048, 0.0),
         (0, 50_000.0, 1e-6, 0.0211, 0.075),  # 1,053 on average, and 1,100 are allowed
     ],

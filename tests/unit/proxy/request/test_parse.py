@@ -5,8 +5,9 @@ import msgspec
 import pytest
 
 from baton.proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
+from baton.proxy.request import parse as parse_module
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from baton.proxy.request.parse import ClientRequest, parse, read_body
+from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 
 
 def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
@@ -94,6 +95,7 @@ def read(*parts: bytes | None, declared: bytes = b"") -> bytes:
 
 def test_a_body_is_read_in_parts() -> None:
     assert read(b"ab", b"c", b"") == b"abc"
+    assert read(b"123456", b"7890", b"", declared=b"10") == b"1234567890"  # as many as there may be
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,36 @@ def test_a_response_has_its_prompt_in_its_input() -> None:
     request = parsed(b'{"model":"m","input":"a","prompt":{"id":"p"}}', RESPONSES)
 
     assert bytes(request.prompt) == b'"a"'
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "is_reset"),
+    [
+        ("1.1", [], False),
+        ("1.0", [], True),
+        ("1.1", [(b"connection", b"Close")], True),
+        ("1.1", [(b"connection", b"keep-alive")], False),
+        ("1.0", [(b"connection", b"close"), (b"expect", b"100-continue")], False),
+    ],
+)
+def test_a_connection_that_its_client_wants_closed_is_reset_unless_read(
+    version: str, headers: list[tuple[bytes, bytes]], is_reset: bool
+) -> None:
+    """A client that waits to be asked for its body sends none."""
+    assert is_reset_unless_read({"type": "http", "http_version": version, "headers": headers}) == is_reset
+
+
+async def test_a_body_is_discarded_up_to_its_end_or_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [True, True, False, True]
+
+    async def receive() -> dict[str, Any]:
+        return {"more_body": left.pop(0)}
+
+    async def receive_nothing() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await discard_body(receive)
+    assert left == [True]
+    monkeypatch.setattr(parse_module, "DISCARD_S", 0.01)
+    await asyncio.wait_for(discard_body(receive_nothing), 10)

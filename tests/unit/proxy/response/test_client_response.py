@@ -1,10 +1,12 @@
 """What is sent to a client whose answer fails."""
 
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from baton.proxy.errors import BadGatewayError
+from baton.proxy.request.error_format import OPENAI
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
 
@@ -24,3 +26,48 @@ async def test_a_stream_whose_last_bytes_are_sent_gets_no_error_behind_them(*, e
     assert writer.begin.call_count + writer.write.call_count == (2 if ends else 3)
     assert record.broken is not ends
     writer.end.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("last", "opening"), [(b"data: 1\n\n", b""), (b"data: 1", b"\n\n")])
+@pytest.mark.parametrize("keeps_up", [True, False])
+async def test_a_stream_that_breaks_ends_with_an_error_event(last: bytes, opening: bytes, keeps_up: bool) -> None:
+    """An event that was cut is closed before it; it is counted, and waited for if the client is slow."""
+    writer, record = Mock(has_end=False, wait_writable=AsyncMock()), RequestRecord("r")
+    writer.write.return_value = keeps_up
+    client = ClientResponse(Mock(), writer, Mock(), record)
+    client.begin_stream(200, [], b"data: 0\n\n")
+    client.write(last)
+    error = BadGatewayError("it is gone")
+
+    await client.fail(error)
+    await client.fail(error)
+
+    event = opening + OPENAI.event(error) + b"\n\n"
+    assert [each.args[0] for each in writer.write.call_args_list] == [last, event]
+    assert record.sent_bytes == len(b"data: 0\n\n") + len(last) + len(event)
+    assert (record.chunks, record.broken) == (1, True)
+    assert writer.wait_writable.await_count == (not keeps_up)
+
+
+async def test_an_error_before_the_first_byte_is_an_answer_of_its_own() -> None:
+    """Its head names the request, and how an answer would have been made."""
+    sent, record = AsyncMock(), RequestRecord("r")
+    record.path, record.reason, record.transfer_id = "local", "it\nis", "t"
+    client = ClientResponse(sent, Mock(has_end=False), Mock(), record)
+    error = BadGatewayError("it is gone")
+
+    await client.fail(error)
+    await client.fail(error)  # it has been answered
+
+    head, body = (each.args[0] for each in sent.call_args_list)
+    assert body["body"] == OPENAI.body(error)
+    assert head["status"] == record.status == 502
+    assert record.sent_bytes == len(body["body"])
+    assert dict(head["headers"]) == {
+        b"x-request-id": b"r",
+        b"content-length": b"%d" % len(body["body"]),
+        b"content-type": b"application/json",
+        PATH_HEADER.encode(): b"local",
+        REASON_HEADER.encode(): b"it is",
+        TRANSFER_HEADER.encode(): b"t",
+    }
