@@ -798,4 +798,20 @@ MUTATIONS: Final = [
         ("        if _has(_ITEM_EMBEDDINGS, fields):\n            return EMBEDDINGS\n", ""),
         ("(?!data:)", ""),
     ),
+    *_of(
+        "kv_connector/handoff/consumer.py",
+        f"{UNIT}/kv_connector/handoff/test_consumer.py",
+        ("if restarted and transfer.phase <= Phase.PREPARED", "if restarted and transfer.phase < Phase.PREPARED"),
+    ),
+    *_of(
+        "kv_connector/worker_side/decode.py",
+        "tests/integration/kv_connector/test_landing.py",
+        ("            self._landing.give_up(time.monotonic())\n", "            pass\n"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/start_tokens.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_start_tokens.py",
+        ("(all_of_them.finished_requests or set()) |", "(all_of_them.finished_requests and set()) |"),
+        ("self.finished_recving_kv_req_ids.discard(request.request_id)\n                    return", "return"),
+    ),
 ]
