@@ -88,6 +88,7 @@ def test_a_decode_nodes_preempted_streams_keep_their_tokens_in_flight(
     connector: Any = scheduler.connector
 
     assert connector._scheduler.prefill is not None
+    assert connector._scheduler.prefill._answers is not None  # it sends the KV of answers
     assert connector._scheduler.decode is not None
     assert scheduler.requires_kv_delivery is drops
     connector.shutdown()
