@@ -839,4 +839,15 @@ MUTATIONS: Final = [
         "tests/integration/kv_connector/test_both_sides.py",
         (" if config.transfer.both_ways else None,", " if not config.transfer.both_ways else None,"),
     ),
+    *_of(
+        "kv_connector/scheduler_side/sides.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_sides.py",
+        ('self._sides = sides if role == "prefill"', 'self._sides = sides if role != "prefill"'),
+    ),
+    *_of(
+        "kv_connector/worker_side/sides.py",
+        "tests/integration/kv_connector/test_both_sides.py",
+        ("return self.decode.take_report() if self.decode else None", "return None"),
+        ("self.decode.take_results() if self.decode else", "self.decode.take_results() if not self.decode else"),
+    ),
 ]

@@ -13,6 +13,7 @@ from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM, Handover, make_layer_sync
 from tests.support.ranks import LAYERS, Ranks
 from tests.support.schedulers import engine_config, scheduler_of
+from tests.support.waiting import eventually
 
 PROMPT = Prompt(40, 3, b"prompt a")
 
@@ -59,6 +60,24 @@ def test_a_decode_node_pushes_after_the_pass_and_hands_nothing_over_without_prom
     assert before == []
     assert handed == [tuple(range(LAYERS))]
     assert (sent, received | ranks.finished) == ({"p-a"}, {"d-a"})
+
+
+def test_what_has_been_received_is_told_to_vllm_and_to_the_scheduler(tmp_path: Path) -> None:
+    """One hook returns what vLLM's scheduler waits for, the other what ours does."""
+    received: set[str] = set()
+    closed: list[str] = []
+    with Ranks(tmp_path) as ranks:
+        sides = WorkerSides("decode", ranks.prefill, ranks.decode, pushes_layers=False)
+        ranks.hand_over()
+
+        def is_told() -> bool:
+            received.update(sides.take_results().finished_recving)
+            closed.extend(report.closed if (report := sides.take_report()) else [])
+            return bool(received and closed)
+
+        eventually(is_told)
+
+    assert (received, closed) == ({"d-a"}, ["d-a"])
 
 
 def test_a_transfer_is_cancelled_on_the_side_that_has_it(tmp_path: Path) -> None:
