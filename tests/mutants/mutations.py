@@ -850,4 +850,10 @@ MUTATIONS: Final = [
         ("return self.decode.take_report() if self.decode else None", "return None"),
         ("self.decode.take_results() if self.decode else", "self.decode.take_results() if not self.decode else"),
     ),
+    *_of(
+        "kv_connector/worker_side/transfer_stats.py",
+        f"{UNIT}/kv_connector/worker_side/test_transfer_stats.py",
+        ('            self._hidden_share.observe(record["hidden_share"])\n', ""),
+        ('+= described["bytes_expected"]', '+= described["bytes_pushed"]'),
+    ),
 ]
