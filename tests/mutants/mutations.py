@@ -856,4 +856,9 @@ MUTATIONS: Final = [
         ('            self._hidden_share.observe(record["hidden_share"])\n', ""),
         ('+= described["bytes_expected"]', '+= described["bytes_pushed"]'),
     ),
+    *_of(
+        "kv_connector/worker_side/hosts.py",
+        f"{UNIT}/kv_connector/worker_side/test_hosts.py",
+        ('        "transfer": str(config.transfer),\n', ""),
+    ),
 ]
