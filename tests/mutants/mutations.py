@@ -925,4 +925,67 @@ MUTATIONS: Final = [
         ("        if _has(_ITEM_EMBEDDINGS, fields):\n            return EMBEDDINGS\n", ""),
         ("(?!data:)", ""),
     ),
+    *_of(
+        "kv_connector/handoff/consumer.py",
+        f"{UNIT}/kv_connector/handoff/test_consumer.py",
+        ("if restarted and transfer.phase <= Phase.PREPARED", "if restarted and transfer.phase < Phase.PREPARED"),
+    ),
+    *_of(
+        "kv_connector/worker_side/decode.py",
+        "tests/integration/kv_connector/test_landing.py",
+        ("            self._landing.give_up(time.monotonic())\n", "            pass\n"),
+    ),
+    *_of(
+        "kv_connector/worker_side/decode.py",
+        "tests/integration/kv_connector/test_workers.py",
+        (
+            "            for request_id in step.cancelled:\n                self._gather.cancel(request_id, now)\n",
+            "",
+        ),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/start_tokens.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_start_tokens.py",
+        ("(all_of_them.finished_requests or set()) |", "(all_of_them.finished_requests and set()) |"),
+        ("self.finished_recving_kv_req_ids.discard(request.request_id)\n                    return", "return"),
+    ),
+    *_of(
+        "kv_connector/worker_side/prefill.py",
+        "tests/integration/kv_connector/test_workers.py",
+        ("self._fan_out.give_up(request_id, NOT_FETCHED, now)", "pass"),
+        ("if is_ours and transfer_id not in self._told:", "if is_ours or transfer_id not in self._told:"),
+        ("if is_ours and transfer_id not in self._told:", "if is_ours:"),
+    ),
+    *_of(
+        "kv_connector/worker_side/rank_descriptor.py",
+        f"{UNIT}/kv_connector/worker_side/test_rank_descriptor.py",
+        ("        if not reasons:\n", "        if reasons:\n"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/sides.py",
+        "tests/integration/kv_connector/test_both_sides.py",
+        (" if config.transfer.both_ways else None,", " if not config.transfer.both_ways else None,"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/sides.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_sides.py",
+        ('self._sides = sides if role == "prefill"', 'self._sides = sides if role != "prefill"'),
+    ),
+    *_of(
+        "kv_connector/worker_side/sides.py",
+        "tests/integration/kv_connector/test_both_sides.py",
+        ("return self.decode.take_report() if self.decode else None", "return None"),
+        ("self.decode.take_results() if self.decode else", "self.decode.take_results() if not self.decode else"),
+    ),
+    *_of(
+        "kv_connector/worker_side/transfer_stats.py",
+        f"{UNIT}/kv_connector/worker_side/test_transfer_stats.py",
+        ('            self._hidden_share.observe(record["hidden_share"])\n', ""),
+        ('+= described["bytes_expected"]', '+= described["bytes_pushed"]'),
+    ),
+    *_of(
+        "kv_connector/worker_side/hosts.py",
+        f"{UNIT}/kv_connector/worker_side/test_hosts.py",
+        ('        "transfer": str(config.transfer),\n', ""),
+    ),
 ]

@@ -13,6 +13,7 @@ from baton.kv_connector.worker_side.sides import WorkerSides
 from baton.kv_connector.worker_side.sync import HOST_STREAM, Handover, make_layer_sync
 from tests.support.ranks import LAYERS, Ranks
 from tests.support.schedulers import engine_config, scheduler_of
+from tests.support.waiting import eventually
 
 PROMPT = Prompt(40, 3, b"prompt a")
 
@@ -61,6 +62,24 @@ def test_a_decode_node_pushes_after_the_pass_and_hands_nothing_over_without_prom
     assert (sent, received | ranks.finished) == ({"p-a"}, {"d-a"})
 
 
+def test_what_has_been_received_is_told_to_vllm_and_to_the_scheduler(tmp_path: Path) -> None:
+    """One hook returns what vLLM's scheduler waits for, the other what ours does."""
+    received: set[str] = set()
+    closed: list[str] = []
+    with Ranks(tmp_path) as ranks:
+        sides = WorkerSides("decode", ranks.prefill, ranks.decode, pushes_layers=False)
+        ranks.hand_over()
+
+        def is_told() -> bool:
+            received.update(sides.take_results().finished_recving)
+            closed.extend(report.closed if (report := sides.take_report()) else [])
+            return bool(received and closed)
+
+        eventually(is_told)
+
+    assert (received, closed) == ({"d-a"}, ["d-a"])
+
+
 def test_a_transfer_is_cancelled_on_the_side_that_has_it(tmp_path: Path) -> None:
     """The proxy does not say which; and both sides are shown, the node's own first."""
     with Ranks(tmp_path) as ranks:
@@ -88,6 +107,7 @@ def test_a_decode_nodes_preempted_streams_keep_their_tokens_in_flight(
     connector: Any = scheduler.connector
 
     assert connector._scheduler.prefill is not None
+    assert connector._scheduler.prefill._answers is not None  # it sends the KV of answers
     assert connector._scheduler.decode is not None
     assert scheduler.requires_kv_delivery is drops
     connector.shutdown()

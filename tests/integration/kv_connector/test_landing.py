@@ -125,6 +125,24 @@ def test_a_device_that_fails_resolves_the_request_once_and_keeps_its_blocks(tmp_
         assert ranks.decode.take_results() == (set(), set())
 
 
+def test_a_device_that_hangs_costs_a_recomputation_and_its_blocks_until_it_goes_on(
+    tmp_path: Path, late: FakeDevice
+) -> None:
+    """The control thread gives up, since the one that waits for the device does not come back."""
+    with ranks_on(tmp_path, late.stream()) as ranks:
+        hand_over(ranks)
+        ranks.wait_until(lambda: has_waited(late, ranks))
+        landing = ranks.decode._landing
+        assert landing is not None
+        patience_s, landing._patience_s = landing._patience_s, 0.0
+        ranks.wait_until(lambda: "d-a" in ranks.finished)
+        landing._patience_s = patience_s
+
+        assert "device failed" in ranks.failed["d-a"]
+        assert ranks.closed == []
+        ranks.wait_until(lambda: late.advance(LAYERS) >= 0 and ranks.closed == ["d-a"])
+
+
 def test_a_request_that_leaves_while_the_device_is_waited_for_is_reported_once(
     tmp_path: Path, late: FakeDevice
 ) -> None:

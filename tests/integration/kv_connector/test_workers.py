@@ -12,9 +12,10 @@ import zmq
 
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
 from baton.kv_connector.control.wake import Waker
-from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, StartedPrompt
+from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
 from baton.kv_connector.protocol.messages import Fail, Hello, Introduce, Message, Rank, encode
+from baton.kv_connector.worker_side.prefill import NOT_FETCHED
 from baton.node.connector.connector_channel import Outcomes
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import FINGERPRINT, SECRET, Ranks
@@ -106,6 +107,17 @@ def test_a_cancel_on_the_decode_rank_ends_both_sides(tmp_path: Path) -> None:
         assert ranks.prefill.snapshot()["transfers"] == []
 
 
+def test_a_request_that_leaves_the_decode_node_ends_both_sides(tmp_path: Path) -> None:
+    """Aborted or preempted while it waited: P is told, and lets its blocks go."""
+    with Ranks(tmp_path) as ranks:
+        send_a_block(ranks)
+        ranks.decode.begin_step(DecodeStep(cancelled=["d-a"]))
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "cancelled"}
+        assert ranks.prefill.snapshot()["transfers"] == []
+
+
 def test_other_weights_are_refused_before_any_byte_moves(tmp_path: Path) -> None:
     """The reason names both sides and both values."""
     other = msgspec.structs.replace(FINGERPRINT, weights="another revision")
@@ -162,6 +174,33 @@ def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert ranks.failed == {"d-a": "aborted before it was scheduled"}
+
+
+def test_a_held_prompt_that_no_decode_rank_has_blocks_for_is_given_up(tmp_path: Path) -> None:
+    """P stands still for want of its blocks: they come back at once, and D computes the prompt."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.compute("a", tokens=16, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.started == {"a"})
+        ranks.prefill.begin_step(PrefillStep(holds=["p-a"], unfetched=["p-a"]))
+
+        assert ranks.prefill.take_released() == {"p-a"}
+        ranks.wait_until(lambda: ranks.failed == {"d-a": NOT_FETCHED})
+
+
+def test_the_node_hears_of_each_reservation_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of an introduction, and not of what D says of the same transfer later."""
+    told: list[str] = []
+    with Ranks(tmp_path) as ranks:
+        monkeypatch.setattr(ranks.prefill._outcomes, "send_reserved", told.append)
+        ranks.ask("a", 16, [7])
+        ranks.wait_until(lambda: bool(told))
+        ranks.decode.cancel(["a"])
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        ranks.ask("b", 16, [7])
+        ranks.wait_until(lambda: "b" in told)
+
+    assert told == ["a", "b"]
 
 
 def test_a_failure_without_a_reason_is_no_commit(tmp_path: Path) -> None:

@@ -407,6 +407,8 @@ def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
     pair.watch("u")
     pair.watch("v")
     pair.start("v")
+    pair.watch("w")
+    pair.d.prepare("d-w", 3, WISH, pair.now)  # not zeroed yet
     pair.p = make_producer(incarnation=12)
 
     pair.after(0.5)
@@ -414,6 +416,7 @@ def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
     assert {r.transfer_id: r.reason for r in pair.resolved()} == dict.fromkeys("tv", "the prefill node restarted")
     assert pair.d.transfers["t"].phase is Phase.DIRTY
     assert pair.d.transfers["u"].phase is Phase.WATCHING
+    assert pair.d.transfers["w"].phase is Phase.PREPARED
     assert pair.d.sessions[PEER].peer == 12
     assert "u" in pair.p.transfers
 

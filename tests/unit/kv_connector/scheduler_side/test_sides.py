@@ -64,7 +64,7 @@ class Lengthened(SimpleNamespace):
 
 
 def test_each_request_goes_to_the_side_that_its_parameters_name(sides: SchedulerSides) -> None:
-    """One that sends, one that receives, and an ordinary one."""
+    """One that sends, one that receives, and an ordinary one. The node's own side is shown first."""
     ordinary = request("decode", 40, request_id="r3")
     ordinary.kv_transfer_params = None
     for each in (request("prefill", 40), request("decode", 40, **OTHER), ordinary):
@@ -77,7 +77,8 @@ def test_each_request_goes_to_the_side_that_its_parameters_name(sides: Scheduler
     assert [started.request_id for started in step.prefill.started] == ["r1"]
     assert [watched.request_id for watched in step.decode.watched] == ["r2"]
     snapshot = sides.snapshot()
-    assert {each["request_id"]: each["role"] for each in snapshot["transfers"]} == {"r1": "prefill", "r2": "decode"}
+    shown = [(each["request_id"], each["role"]) for each in snapshot["transfers"]]
+    assert shown == [("r2", "decode"), ("r1", "prefill")]
     assert (snapshot["totals"]["transfers"], snapshot["reverse"]["totals"]["transfers"]) == (1, 1)
 
 

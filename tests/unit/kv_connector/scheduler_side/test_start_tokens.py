@@ -41,6 +41,7 @@ class Base:
         )
         self.structured_output_manager = SimpleNamespace(accept_tokens=None)
         self.free = True
+        self.stop = 0  # a token that ends a request
         self.asked: list[Any] = []
         self.cached: list[int] = []
 
@@ -52,7 +53,7 @@ class Base:
         self.connector.take_events()
         if output.kv_connector_output is not None:
             self.finished_recving_kv_req_ids |= output.kv_connector_output.finished_recving
-            return {0: EngineCoreOutputs(outputs=["others"])}
+            return {0: EngineCoreOutputs(outputs=["others"], finished_requests={"other"})}
         assert type(self.connector) is Connector
         assert self.connector.get_kv_connector_stats() is None
         (name,) = step.num_scheduled_tokens
@@ -60,8 +61,10 @@ class Base:
         request.num_in_flight_tokens -= 1
         request.num_stale_output_tokens -= 1
         request.tokens += tokens
+        request.finished = tokens == [self.stop]
         self.seen.append((name, tokens, output.logprobs, self.log_stats))
-        return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"])}
+        ended = {name} if request.finished else None
+        return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"], finished_requests=ended)}
 
 
 class Ours(StartTokens, Base):
@@ -119,6 +122,17 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     assert request.events == [EngineCoreEventType.SCHEDULED]
     scheduler.update_from_output(None, received("r"))
     assert (request.tokens, request.totals["started"], scheduler.cached) == ([7, 8], 1, [32])
+
+
+def test_a_request_that_its_first_token_ends_is_told_with_those_that_the_step_ended(scheduler: Ours) -> None:
+    """Engines that share clients name to each client what has ended; the request's KV is not waited for again."""
+    scheduler.stop = 7
+
+    outputs = scheduler.update_from_output(None, received("r"))
+
+    assert outputs[0].outputs == ["others", "r: 7"]
+    assert outputs[0].finished_requests == {"other", "r"}
+    assert scheduler.finished_recving_kv_req_ids == set()
 
 
 def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(scheduler: Ours) -> None:

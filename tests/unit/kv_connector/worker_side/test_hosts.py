@@ -10,7 +10,16 @@ from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_endpoints import IpcEndpoint, TcpEndpoint
 from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.worker_side import hosts
-from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, verify_hosts_agree, write_doors
+from baton.kv_connector.worker_side.hosts import (
+    Member,
+    disagreement,
+    door_of,
+    settings_of,
+    verify_hosts_agree,
+    write_doors,
+)
+from tests.support.described import fingerprint
+from tests.support.schedulers import engine_config
 
 SETTINGS = {"weights": "a1", "dtype": "float32"}
 
@@ -45,6 +54,17 @@ def test_what_differs_is_named_with_both_values_and_hosts(members: list[Member],
     """The person who set it must know where to look."""
     found = f"the hosts 10.0.0.1 and 10.0.0.2 of this node differ: {differs}" if differs else ""
     assert disagreement(members) == found
+
+
+def test_hosts_compare_what_vllm_would_not_fail_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprint, of which this process has no model, the connector's role and settings, and the limits of a step."""
+    ours = config(tmp_path)
+    monkeypatch.setattr(hosts, "fingerprint_of", lambda _, weights: fingerprint(weights=weights))
+
+    found = settings_of(engine_config(tmp_path, "kv_both", {}), ours)
+
+    assert (found["weights"], found["role"], found["transfer"]) == ("a1", ours.role, str(ours.transfer))
+    assert {"protocol", "vllm", "max_model_len", "max_num_batched_tokens", "max_num_seqs"} <= found.keys()
 
 
 def test_ranks_on_the_first_host_have_a_socket_and_the_others_a_port(tmp_path: Path) -> None:
