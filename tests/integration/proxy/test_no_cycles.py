@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from operator import not_
 
 import pytest
 
@@ -10,14 +11,14 @@ from baton.proxy.request.parse import ClientRequest
 from tests.integration.proxy.test_first_token import first_event, relaying
 from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, breaking
 from tests.integration.proxy.test_resume import ask as ask_until_broken
-from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import COMPLETION, Cluster, cluster, until
 
-Requests = Callable[[], list[object]]
+Left = Callable[[], Awaitable[int]]
 
 
 @pytest.fixture
-def left() -> Iterator[Requests]:
-    """What is left of requests that have begun since; no garbage is collected."""
+def left() -> Iterator[Left]:
+    """How much is left of requests that have begun since; no garbage is collected."""
 
     def requests() -> list[object]:
         return [one for one in gc.get_objects() if type(one) in (ClientRequest, Writer)]  # `isinstance` asks the object
@@ -26,7 +27,11 @@ def left() -> Iterator[Requests]:
     gc.disable()
     others = requests()
     ids = set(map(id, others))
-    yield lambda: [one for one in requests() if id(one) not in ids]
+
+    async def left() -> int:
+        return sum(id(one) not in ids for one in requests())
+
+    yield left
     gc.enable()
 
 
@@ -56,24 +61,24 @@ async def passed(running: Cluster) -> None:
 
 @pytest.mark.parametrize("use", [relayed, whole, with_a_client_that_leaves, refused, passed])
 async def test_a_request_that_has_ended_is_in_no_reference_cycle(
-    use: Callable[[Cluster], Awaitable[None]], left: Requests
+    use: Callable[[Cluster], Awaitable[None]], left: Left
 ) -> None:
     """It keeps its body, which may be large: prompts of a long conversation, or images."""
     async with relaying() as running:
         await use(running)
 
-        await until_true(lambda: not left())
+        assert await until(left, not_) == 0
 
 
-async def test_nor_is_one_that_two_decode_nodes_have_served(left: Requests) -> None:
+async def test_nor_is_one_that_two_decode_nodes_have_served(left: Left) -> None:
     async with breaking() as running:
         await ask_until_broken(running, "chat", **RANDOM)
 
-        await until_true(lambda: not left())
+        assert await until(left, not_) == 0
 
 
-async def test_and_one_that_a_decode_node_computed(left: Requests) -> None:
+async def test_and_one_that_a_decode_node_computed(left: Left) -> None:
     async with cluster(prefill=0) as running:
         await running.complete(stream=True)
 
-        await until_true(lambda: not left())
+        assert await until(left, not_) == 0
