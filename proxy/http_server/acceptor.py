@@ -82,9 +82,12 @@ class Acceptor:
 
     def _accept(self) -> bool:
         """Accept some; return whether there may be more, and room for them."""
-        for _ in range(PER_TURN):
-            if len(self._state.connections) + len(self._joining) >= self._most and not self._make_room():
-                return self._pause()
+        for accepted in range(PER_TURN):
+            if len(self._state.connections) + len(self._joining) >= self._most:
+                if accepted:
+                    return True  # whether one more waits is known at the next call: room is made for nothing else
+                if not self._make_room():
+                    return self._pause()
             try:
                 connection, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -126,6 +126,7 @@ class HeadJoiner:
     def __init__(self, transport: asyncio.Transport, watch: StallWatchdog) -> None:
         self._transport = transport
         self._watch = watch
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._head = b""
 
     def write(self, data: bytes) -> None:
@@ -144,8 +145,10 @@ class HeadJoiner:
     def close(self) -> None:
         """Close after what is held was written, and read, or not read for too long; with TLS the client has to say goodbye."""
         self.flush()
+        if self._is_encrypted and self._transport.is_closing():
+            return  # asyncio's transport forgets its connection at a second `close`, and most of its methods then raise
         self._transport.close()
-        if self._transport.get_write_buffer_size() or self._transport.get_extra_info("sslcontext") is not None:
+        if self._transport.get_write_buffer_size() or self._is_encrypted:
             self._watch.start()
 
     def flush(self) -> None:
@@ -203,8 +206,8 @@ class ClientProtocol(HeadProtocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch.stop()
         super().connection_lost(exc)
+        self._watch.stop()
         if self.answering is not None:
             self.answering.lost()
 
