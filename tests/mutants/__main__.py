@@ -1,4 +1,7 @@
-"""`python -m tests.mutants`: put each fault into a copy of the tree and run the tests that must notice it. Exits 1 if some do not."""
+"""`python -m tests.mutants`: put each fault into a copy of the tree and run the tests that must notice it. Exits 1 if some do not.
+
+Importing vLLM takes longer than most of these tests, so they run in forks of one process that has it, one fork per core.
+"""
 
 import argparse
 import os
@@ -7,13 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
+from baton.deploy.forkserver import ForkServer
+from tests.mutants import in_fork
 from tests.mutants.mutations import MUTATIONS, Mutation
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 180.0  # a fault may make a test hang: that is noticed, too
+CORES: Final = len(os.sched_getaffinity(0))
 
 
 def main() -> int:
@@ -21,9 +29,15 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only mutations whose file or text has one of these")
     words = parser.parse_args().words
     chosen = [each for each in MUTATIONS if not words or any(word in f"{each.file} {each.old}" for word in words)]
-    with tempfile.TemporaryDirectory(prefix="baton-mutants-") as folder:
-        tree = copy_tree(Path(folder))
-        unnoticed = [each for each in chosen if not _is_noticed(tree, each)]
+    prepare = f"{in_fork.__name__}:{in_fork.import_libraries.__name__}"
+    with tempfile.TemporaryDirectory(prefix="baton-mutants-") as name:
+        folder = Path(name)
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for core in range(CORES):
+            trees.put(copy_tree(folder / str(core)))
+        with ForkServer(prepare=prepare, log=folder / "libraries.log") as forks, ThreadPoolExecutor(CORES) as threads:
+            noticed = list(threads.map(lambda each: _is_noticed(forks, trees, each), chosen))
+    unnoticed = [each for each, is_noticed in zip(chosen, noticed, strict=True) if not is_noticed]
     print(f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} mutations are noticed")
     for each in unnoticed:
         print(f"  not noticed: {each.file}: {each.old.strip()!r} → {each.new.strip()!r}")
@@ -43,25 +57,31 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def _is_noticed(tree: Path, mutation: Mutation) -> bool:
-    path = tree / mutation.file
+def _is_noticed(forks: ForkServer, trees: SimpleQueue[Path], mutation: Mutation) -> bool:
+    tree = trees.get()
+    path, output = tree / mutation.file, tree / "output.txt"
     text = path.read_text()
     path.write_text(mutation.applied_to(text))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests]
-    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
+    output.unlink(missing_ok=True)
     began_s = time.monotonic()
     try:
-        done = subprocess.run(
-            command, cwd=tree, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        tests = forks.spawn(
+            f"{in_fork.__name__}:{in_fork.run_tests.__name__}",
+            kwargs={"tree": str(tree), "tests": list(mutation.tests)},
+            env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
+            log=output,
         )
-        status = done.returncode
+        try:
+            status = tests.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            tests.kill()
+            status = 1
         if status not in (0, 1):
-            print(done.stdout[-2000:], done.stderr[-2000:], sep="\n", file=sys.stderr)
+            print(output.read_text()[-4000:], file=sys.stderr)
             raise RuntimeError(f"pytest ended with {status} on {mutation.file}: {mutation.old!r}")
-    except subprocess.TimeoutExpired:
-        status = 1
     finally:
         path.write_text(text)
+        trees.put(tree)
     word = "noticed" if status else "NOT NOTICED"
     print(f"{word:<12}{time.monotonic() - began_s:5.1f} s  {mutation.file}: {mutation.new.strip()!r}", flush=True)
     return status != 0
