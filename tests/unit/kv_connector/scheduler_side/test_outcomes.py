@@ -36,6 +36,7 @@ def test_the_node_is_told_which_transfers_are_computed_here_until_the_side_is_cl
     side.add_request(request("decode", 40, request_id="r3", transfer_id="c" * 32, peer=""))
     heard, _ = node.accept()
     with heard:
+        heard.settimeout(5)
         for _ in range(3):
             said: dict[str, Any] = json.loads(heard.recv(4096))
             told.append((said["transfer_id"], said["outcome"], said["reason"]))
