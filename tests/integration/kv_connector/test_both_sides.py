@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from baton.contracts.kv_transfer import Grid
 from baton.kv_connector.errors import ConnectorConfigError
 from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep, StartedPrompt, Step
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
@@ -103,12 +104,15 @@ def test_a_decode_nodes_preempted_streams_keep_their_tokens_in_flight(
 ) -> None:
     """It is a producer to vLLM, whose preempted requests are computed again; a node's own streams are not sent."""
     settings = {"role": role, "transfer": {"both_ways": True}}
-    scheduler = scheduler_of(engine_config(tmp_path, "kv_both", settings), blocks=8)
+    config = engine_config(tmp_path, "kv_both", settings)
+    config.parallel_config.tensor_parallel_size, config.parallel_config.pipeline_parallel_size = 2, 3
+    scheduler = scheduler_of(config, blocks=8)
     connector: Any = scheduler.connector
 
     assert connector._scheduler.prefill is not None
-    assert connector._scheduler.prefill._answers is not None  # it sends the KV of answers
+    assert connector._scheduler.prefill._answers == (config.model_config.get_vocab_size(), 512)  # it sends their KV
     assert connector._scheduler.decode is not None
+    assert connector._scheduler.prefill._grid == connector._scheduler.decode._grid == Grid(tp=2, pp=3)
     assert scheduler.requires_kv_delivery is drops
     connector.shutdown()
 

@@ -153,3 +153,13 @@ def test_other_legs_are_as_before(engine: Callable[..., Engine]) -> None:
     made.ask("b", 40)
 
     assert reasons(made.step()) == [([TOKEN], FinishReason.LENGTH), ([TOKEN], None)]
+
+
+def test_one_whose_prompt_takes_longer_is_left_open_too(engine: Callable[..., Engine]) -> None:
+    """When another has ended in an earlier step."""
+    made = engine(max_num_batched_tokens=64)
+    made.ask("a", 40)
+    made.ask("b", 60)
+
+    assert [reasons(made.step()) for _ in range(2)] == [[([TOKEN], None)], [([TOKEN], None)]]
+    assert not made.scheduler._marked

@@ -147,6 +147,8 @@ def test_without_a_peer_a_request_starts_with_what_its_client_has(
     assert made.step() == 0
     assert [output.new_token_ids for output in made.told] == [[token] for token in HAS]
     assert all(output.new_logprobs is not None for output in made.told)
+    assert (stats := made.told[0].prefill_stats) is not None
+    assert (stats.num_prompt_tokens, stats.num_cached_tokens) == (40, 0)
     assert made.step() == 43
     assert request.is_finished()
     assert list(request.output_token_ids) == [*HAS, TOKEN]
@@ -238,11 +240,13 @@ def test_a_request_that_cannot_start_with_them_ends_with_an_error(engine: Callab
 def test_one_that_is_aborted_before_it_has_started_leaves_nothing(engine: Callable[..., Engine]) -> None:
     """Its client has gone again."""
     made = engine(100)
-    made.ask("a", 40, start=(HAS,))
-    made.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
+    for name in "ab":
+        made.ask(name, 40, start=(HAS,), kv_only=name == "b")
+        made.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
     made.step()
 
     assert made.told == []
+    assert made.scheduler._held == made.scheduler._kv_only == []
     made.step()
     assert not made.scheduler.has_requests()
 

@@ -105,6 +105,7 @@ def request(
     relays: bool = False,
     start: Start = (),
     start_sent: bool = False,
+    kv_only: bool = False,
     choice: int | None = None,
     peer: str | None = None,
     **more: Any,
@@ -121,6 +122,7 @@ def request(
         relays=relays,
         start=start,
         start_sent=start_sent,
+        kv_only=kv_only,
     )
     made = FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
     if choice is not None:

@@ -1,6 +1,7 @@
 """The decode node's scheduler side: reservations, and who holds which block."""
 
 import hashlib
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,7 +90,10 @@ def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
 
     tokens, blocks = engine.admit(req, local_tokens=16)
 
-    (reserved,) = engine.side.take_step(step_output()).reserved
+    step = step_output(new=[("r2", [9], 16, 24)])
+    step.scheduled_new_reqs[0].prompt_token_ids = [0] * 40
+    (reserved,) = engine.side.take_step(step).reserved
+    assert engine.side.snapshot()["totals"]["prompt_tokens_computed"] == 24  # of another prompt
     assert tokens == 24
     assert (reserved.wish.tokens, reserved.wish.from_token) == (40, 16)
     assert reserved.wish.blocks == [[block.block_id for block in blocks[1:]]]
@@ -108,6 +112,8 @@ def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine)
     assert engine.side.take_step(step_output()).cancelled == ["r1"]
     engine.side.update(DecodeReport(closed=["r1"]), set())
     assert engine.pool.get_num_free_blocks() == 32
+    told = engine.side.history.of(blocks[0].block_id, time.monotonic())
+    assert [line.partition(" ago ")[2] for line in told] == ["reserved for the peer of r1", "let go by the peers of r1"]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -138,9 +144,11 @@ def test_a_preempted_request_does_not_load_again(engine: Engine, monkeypatch: py
     monkeypatch.setattr(decode, "restart", lambda _: pytest.fail("it starts from nothing"))
     req = engine.asked()
     engine.admit(req)
+    req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=0, num_cached_tokens=40)
 
     engine.side.update(DecodeReport(closed=["r1"]), {"r1"})
 
+    assert stats.num_cached_tokens == 0  # no rank has said that P had any of it cached
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.snapshot()["totals"]["loaded"] == 1
 
@@ -170,6 +178,14 @@ def test_under_memory_pressure_only_a_started_prompt_may_reserve(engine: Engine)
     engine.side.update(DecodeReport(started={"e" * 32}, failed={"f": "no commit within 120 s"}), set())
     assert engine.side.match(late, 0) == (96, True)
     assert engine.side.match(never, 0) == (0, False)
+
+
+def test_the_last_free_blocks_may_be_reserved_where_none_are_kept(make_decode: MakeDecode) -> None:
+    """By a share of 0."""
+    side = make_decode(transfer={"early_reserve_share": 0.0})
+    side.add_request(req := request("decode", 32 * BLOCK_TOKENS))
+
+    assert side.match(req, 0) == (32 * BLOCK_TOKENS, True)
 
 
 @pytest.mark.parametrize(
@@ -215,13 +231,16 @@ def test_each_prompt_of_a_batch_has_a_transfer_of_its_own(engine: Engine) -> Non
 
 
 def test_a_transfer_id_serves_one_prompt_only(engine: Engine) -> None:
-    """Another prompt under the same id is an ordinary request."""
-    engine.asked()
+    """Another prompt under the same id is an ordinary request, unless the first one has gone."""
+    first = engine.asked()
     other = engine.asked(41, request_id="r2")
 
     assert engine.side.match(other, 0) == (0, False)
     assert len(engine.side.take_step(step_output()).watched) == 1
     assert engine.side.snapshot()["refused"] == {"reused_id": 1}
+    engine.side.finish_request(first)
+    engine.side.add_request(other)
+    assert len(engine.side.take_step(step_output()).watched) == 1
 
 
 def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:

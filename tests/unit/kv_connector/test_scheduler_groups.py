@@ -19,15 +19,18 @@ TOKENS = 80  # the last token reads from 47 on, the last one of block 2
 class Prefill:
     """A prefill node's scheduler side that computes a prompt in two chunks."""
 
-    def __init__(self, null_in: tuple[int, ...] = (), groups: Sequence[Group] = GROUPS) -> None:
+    def __init__(self, null_in: tuple[int, ...] = (), groups: Sequence[Group] = GROUPS, first_blocks: int = 3) -> None:
         self.pool = FakePool(33)
         self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=groups)
         self.side.bind_pool(self.pool)
+        self.compute(null_in, first_blocks)
+
+    def compute(self, null_in: tuple[int, ...] = (), first_blocks: int = 3) -> None:
         self.request = request("prefill", TOKENS)
         self.side.add_request(self.request)
         table = [0 if place in null_in else 11 + place for place in range(5)]
-        self.first = self.side.take_step(step_output(new=[("r1", ([1, 2, 3], table[:3]), 0, 48)]))
-        self.last = self.side.take_step(step_output(cached=[("r1", ([4, 5], table[3:]), 48, 32)]))
+        self.first = self.side.take_step(step_output(new=[("r1", ([1, 2, 3], table[:first_blocks]), 0, 48)]))
+        self.last = self.side.take_step(step_output(cached=[("r1", ([4, 5], table[first_blocks:]), 48, 32)]))
 
     def pinned(self) -> list[int]:
         """Blocks with a reference of ours."""
@@ -50,11 +53,24 @@ def test_what_a_window_would_free_at_the_end_is_pinned_until_it_has_been_sent() 
 LONG = (Group(), Group(window=33, places=2))  # of blocks of 16 and of 32 tokens
 
 
+def test_long_blocks_of_a_later_chunk_follow_on_the_earlier_ones() -> None:
+    made = Prefill(groups=LONG, first_blocks=2)
+
+    assert made.first.progress == [Progress("r1", [[1, 2, 3], [0, 11, 0, 12]], 3)]
+    assert made.last.progress == [Progress("r1", [[4, 5], [13]], 5)]
+    assert made.pinned() == [12, 13]
+
+
 def test_long_blocks_have_their_places_and_are_pinned_by_them() -> None:
     """The last token reads from token 47 on, in the second block of 32; the third is cut off by the prompt's end."""
     made = Prefill(groups=LONG)  # its second group gets blocks 11, 12 and 13 in the first chunk, 14 and 15 in the last
 
     assert made.first.progress == [Progress("r1", [[1, 2, 3], [0, 11, 0, 12, 13]], 3)]
+    assert made.last.progress == [Progress("r1", [[4, 5], []], 5)]
+    assert made.pinned() == [12, 13]
+    made.side.finish_request(made.request, aborted=False)
+    made.side.update({"r1"})
+    made.compute()  # again, as another prompt
     assert made.last.progress == [Progress("r1", [[4, 5], []], 5)]
     assert made.pinned() == [12, 13]
     assert Prefill(null_in=(0,), groups=LONG).first.voids == []

@@ -70,6 +70,7 @@ def test_a_block_is_ready_with_the_chunk_that_completes_it(
 
     (started,) = first.started
     assert (started.request_id, started.prompt.blocks, started.prompt.cached_tokens) == ("r1", 3, cached)
+    assert not started.prompt.is_answer
     assert (first.progress, second.progress, second.started) == (begun, ended, [])
 
 
@@ -77,10 +78,14 @@ def test_a_finished_prompt_keeps_its_blocks() -> None:
     """A request whose first token was its last leaves a complete prompt, which the workers must be told to hold."""
     prompt = request("prefill", 16)
     side = scheduler(prompt)
+    said = {"request_id": "r1", "transfer_id": "a" * 32, "role": "prefill"}
+    assert side.snapshot()["transfers"] == [said | {"state": "queued", "blocks_held": 0}]
     side.take_step(step_output(new=[("r1", [5], 0, 16)]))
 
     assert side.finish_request(prompt, aborted=False) is True
     assert side.take_step(step_output()).holds == ["r1"]
+    assert side.snapshot()["totals"] == {"transfers": 1, "completed": 1, "voided": 0}
+    assert side.snapshot()["transfers"] == [said | {"state": "held", "blocks_held": 1}]
 
 
 @pytest.mark.parametrize("scheduled", [0, 24, 40], ids=["in the queue", "the first chunk", "the last one"])
@@ -96,6 +101,7 @@ def test_an_aborted_prompt_gives_its_blocks_back_and_voids_the_epoch(scheduled: 
     step = side.take_step(step_output())
     assert step.voids == ([("r1", "aborted")] if scheduled else [])
     assert [transfer_id for transfer_id, *_ in step.abandoned] == ([] if scheduled else ["a" * 32])
+    assert side.snapshot()["totals"] == {"transfers": 1, "completed": 0, "voided": int(scheduled > 0)}
 
 
 @pytest.mark.parametrize("among", ["cached", "new"])

@@ -10,7 +10,7 @@ from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group
-from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler, shorten
 from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, MakeDecode, request, step_output
 
@@ -38,19 +38,26 @@ def prefill(pool: FakePool | None = None, groups: Sequence[Group] = GROUPS) -> P
     return made
 
 
-def test_p_computes_all_tokens_but_the_last() -> None:
+@pytest.mark.parametrize("length", [40, 2])
+def test_p_computes_all_tokens_but_the_last(length: int) -> None:
     """D needs the state after those; another token of P's would be computed over it. The prompt is known by all (I7)."""
-    made, tokens, whole = on_prefill(40), list(range(40)), prompt_hash(on_prefill(40))
+    made, tokens = on_prefill(length), list(range(length))
     made.prompt_token_ids = tokens
+    made.mm_features = [SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=0, length=length - 1))]
+    whole = prompt_hash(made)
     side = prefill()
 
     side.add_request(made)
-    (started,) = side.take_step(step_output(new=[("r1", ([1, 2, 3], [9]), 0, 39)])).started
+    (started,) = side.take_step(step_output(new=[("r1", ([1, 2, 3], [9]), 0, length - 1)])).started
 
-    assert (made.num_prompt_tokens, made.num_tokens, made.max_tokens) == (39, 39, 1)
-    assert made.prompt_token_ids == list(made.all_token_ids) == list(range(39))
-    assert len(tokens) == 40  # another holder of the list counts as before
-    assert (started.prompt.tokens, started.prompt.prompt_hash) == (40, whole)
+    assert (made.num_prompt_tokens, made.num_tokens, made.max_tokens) == (length - 1, length - 1, 1)
+    assert made.prompt_token_ids == list(made.all_token_ids) == list(range(length - 1))
+    assert len(tokens) == length  # another holder of the list counts as before
+    assert (started.prompt.tokens, started.prompt.prompt_hash) == (length, whole)
+
+
+def test_the_last_token_is_named_when_it_is_taken() -> None:
+    assert shorten(on_prefill(3)) == (2,)
 
 
 def test_an_adapter_that_has_not_changed_is_known_still() -> None:
@@ -79,6 +86,9 @@ def test_other_prompts_are_left_alone(why: str) -> None:
     side.add_request(made)
 
     assert (made.num_prompt_tokens, made.prompt_token_ids, made.max_tokens) == (tokens, [*range(tokens)], 5)
+    if why == "a single token":
+        (progress,) = side.take_step(step_output(new=[("r1", ([1], [9]), 0, 1)])).progress
+        assert progress.ready_blocks == 1
 
 
 @pytest.mark.parametrize(
@@ -113,9 +123,11 @@ def test_the_state_stands_where_the_last_chunk_ends(groups: Sequence[Group], blo
     side.add_request(made)
 
     first = side.take_step(step_output(new=[("r1", ([1, 2], blocks), 0, 32)]))
+    between = side.take_step(step_output(cached=[("r1", None, 32, 0)]))
     last = side.take_step(step_output(cached=[("r1", ([3, 4], []), 32, 17)]))
 
     assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
+    assert between.progress == [Progress("r1", [], 2)]
     assert last.progress == [Progress("r1", [[3, 4], []], 4)]
     assert held(pool) == [9]
     assert side.finish_request(made, aborted=False)

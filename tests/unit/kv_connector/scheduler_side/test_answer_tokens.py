@@ -1,5 +1,6 @@
 """Whether the source of an answer's KV still has it, by vLLM's own requests and prefix cache."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
+from baton.kv_connector.layout.groups import ONE_GROUP, Group
 from baton.kv_connector.scheduler_side.answer_tokens import ModelLimits, has_kv, lengthen
 from baton.kv_connector.scheduler_side.prefill import KV_LOST, PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, request, step_output
@@ -49,15 +51,20 @@ def test_a_request_that_reads_no_prefix_cache_has_no_kv() -> None:
     assert not has_kv(lengthened(skip_reading_prefix_cache=True), pool_with(BLOCKS))
 
 
-def test_a_short_answer_behind_a_short_prompt_is_computed() -> None:
+@pytest.mark.parametrize(("blocks", "has"), [(2, True), (3, False)])
+def test_a_short_answer_behind_a_short_prompt_is_computed(blocks: int, has: bool) -> None:
     """Two blocks cost as much as looking for them."""
-    assert has_kv(new_request(PROMPT[: 2 * BLOCK_TOKENS]), pool_with(0))
+    assert has_kv(new_request((PROMPT + ANSWER)[: blocks * BLOCK_TOKENS]), pool_with(0)) is has
 
 
-@pytest.mark.parametrize(("blocks", "reasons"), [(BLOCKS, []), (0, [KV_LOST])])
-def test_a_source_without_the_kv_computes_nothing(blocks: int, reasons: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "groups", "reasons"),
+    [(BLOCKS, ONE_GROUP, []), (0, ONE_GROUP, [KV_LOST]), (0, (Group(), Group(window=33)), [])],
+    ids=["with the KV", "without", "of several groups it is not asked"],
+)
+def test_a_source_without_the_kv_computes_nothing(blocks: int, groups: Sequence[Group], reasons: list[str]) -> None:
     """The other node is told, and computes what it lacks, or leaves it."""
-    side = PrefillScheduler(SECRET, BLOCK_TOKENS, sampling="s", answers=ModelLimits(200, 200))
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=groups, sampling="s", answers=ModelLimits(200, 200))
     side.bind_pool(pool_with(blocks))
     leg = new_request(PROMPT, request("prefill", 1, start=((*ANSWER, 1),)).kv_transfer_params)
 

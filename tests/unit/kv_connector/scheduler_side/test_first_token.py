@@ -231,6 +231,7 @@ def test_an_engine_with_another_scheduler_starts_with_no_tokens(make_decode: Mak
     ("sampling", "relays", "more", "max_tokens"),
     [
         ("d", True, {}, 1),
+        ("d", True, {"max_tokens": 2}, 1),
         ("d", False, {}, 20),
         ("d", True, {"prompt_embeds": "given"}, 1),
         ("", True, {}, 20),

@@ -41,6 +41,7 @@ def test_a_sound_pool_has_no_findings() -> None:
         ({"references": {1: 2}}, Finding(1, Wrong.UNACCOUNTED, 2, ("request a",))),
         ({"references": {4: 1}}, Finding(4, Wrong.CROWDED, 1, ("request a", "request b"))),
         ({"free": [1, 5, 6, 7]}, Finding(1, Wrong.FREE, 1, ("request a",))),
+        ({"references": {1: 0}, "free": [1, 5, 6, 7]}, Finding(1, Wrong.FREE, 0, ("request a",))),
         ({"references": {6: 1}}, Finding(6, Wrong.FREE, 1, ())),
         ({"free": [5, 6]}, Finding(7, Wrong.LOST, 0, ())),
         (

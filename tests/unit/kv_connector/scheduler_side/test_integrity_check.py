@@ -68,7 +68,11 @@ def test_nothing_is_wrong_with_an_ordinary_request(engine: Engine) -> None:
     engine.admit("r1", 3)
     engine.check.step_ends()
     assert engine.check.totals["idle_checks"] == 0
+    engine.owned["r1"].insert(0, engine.pool.null_block)
+    asked = {"ok": True, "settled": True, "owners_known": True, "findings": []}
+    assert engine.check.ask() == asked | {"idle_checks": 0, "integrity_findings": 0}
 
+    engine.owned["r1"].pop(0)
     engine.pool.free_blocks(engine.finish("r1"))
     engine.step()
 
@@ -87,6 +91,13 @@ def test_a_block_without_an_owner_is_found_before_idling(owners_known: bool, cap
     [record] = caplog.records
     for word in ("'2-3'", "nobody owns", "given to r1, which ended"):
         assert word in record.getMessage()
+
+
+def test_one_block_that_is_not_given_back_is_found(engine: Engine) -> None:
+    engine.pool.free_blocks(engine.run("r1")[:2])
+    engine.step()
+
+    assert engine.check.totals == {"idle_checks": 1, "integrity_findings": 1}
 
 
 def test_a_finding_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -175,6 +186,15 @@ def test_a_step_that_does_not_end_leaves_the_answer_open(engine: Engine, monkeyp
     answer = engine.check.ask()
 
     assert (answer["ok"], answer["settled"]) == (False, False)
+
+
+def test_a_block_that_a_request_gets_later_has_a_history_too(engine: Engine) -> None:
+    """Of a request that goes on most steps bring none."""
+    engine.check.step_begins(step_output(cached=[("r1", [5, 6], 16, 16), ("r2", None, 16, 1)]))
+
+    told = [engine.check.history.of(block, time.monotonic()) for block in (4, 5, 6)]
+
+    assert [[line.partition(" ago ")[2] for line in lines] for lines in told] == [[], ["given to r1"], ["given to r1"]]
 
 
 def test_a_history_is_short(engine: Engine) -> None:

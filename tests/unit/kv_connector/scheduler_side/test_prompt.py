@@ -35,6 +35,20 @@ def test_whatever_changes_the_kv_changes_the_hash(other: FakeRequest) -> None:
     assert prompt_hash(PLAIN) == prompt_hash(FakeRequest("r2", [1, 2, 3])) != prompt_hash(other)
 
 
+def test_the_tokens_of_an_answer_are_part_of_what_is_named() -> None:
+    """As if the prompt had them."""
+    assert prompt_hash(PLAIN, answer=(4, 5)) == prompt_hash(FakeRequest("r1", [1, 2, 3, 4, 5])) != prompt_hash(PLAIN)
+
+
+def test_prompts_of_two_tenants_and_of_two_adapters_differ() -> None:
+    """Not only from one that has neither."""
+    salted = [FakeRequest("r1", [1], cache_salt=name) for name in "ab"]
+    tuned = [FakeRequest("r1", [1], lora_request=SimpleNamespace(lora_name=name)) for name in "ab"]
+
+    names = {prompt_hash(each) for each in (*salted, *tuned)}
+    assert [len(name) for name in names] == [16] * 4  # bytes
+
+
 @pytest.mark.parametrize("other", [with_item("image-2"), with_item(offset=2), with_item(length=6)])
 def test_another_item_with_the_same_text_is_another_prompt(other: FakeRequest) -> None:
     """By what vLLM calls it, and by where it stands."""

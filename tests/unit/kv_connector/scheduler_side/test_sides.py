@@ -41,9 +41,9 @@ def allocate(sides: SchedulerSides, received: Any, blocks: int, tokens: int) -> 
     sides.allocated(received, [pool.allocate(blocks)], tokens)
 
 
-def sent_request(**more: Any) -> Any:
+def sent_request(answer: tuple[int, ...] = ANSWER) -> Any:
     """A prefill leg with tokens, whose request can be lengthened as vLLM's."""
-    made = request("prefill", PROMPT, start=(ANSWER,), **more)
+    made = request("prefill", PROMPT, start=(answer,))
     return Lengthened(made)
 
 
@@ -77,9 +77,28 @@ def test_each_request_goes_to_the_side_that_its_parameters_name(sides: Scheduler
     assert [started.request_id for started in step.prefill.started] == ["r1"]
     assert [watched.request_id for watched in step.decode.watched] == ["r2"]
     snapshot = sides.snapshot()
+    assert snapshot["both_ways"] is True
     shown = [(each["request_id"], each["role"]) for each in snapshot["transfers"]]
     assert shown == [("r2", "decode"), ("r1", "prefill")]
     assert (snapshot["totals"]["transfers"], snapshot["reverse"]["totals"]["transfers"]) == (1, 1)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_with_one_side_says_so(make_decode: MakeDecode, role: Role) -> None:
+    """And how full its pool is, whose null block does not count."""
+    if role == "prefill":
+        made = SchedulerSides(role, PrefillScheduler(SECRET, BLOCK_TOKENS), None)
+    else:
+        made = SchedulerSides(role, None, make_decode(is_bound=False))
+    pool = FakePool(33)
+    made.bind_pool(pool)
+    pool.allocate(2)
+    made.addresses.append("tcp://here")
+
+    said = made.snapshot()
+
+    assert (said["num_blocks"], said["free_blocks"], said["control_addresses"]) == (32, 30, ["tcp://here"])
+    assert (said["both_ways"], said["totals"]["integrity_findings"], "reverse" in said) == (False, 0, False)
 
 
 def test_parameters_that_are_not_signed_are_refused_once(sides: SchedulerSides) -> None:
@@ -109,6 +128,7 @@ def test_blocks_of_a_prompt_that_is_held_and_of_a_reservation_are_both_accounted
     sides.update({"r1"}, DecodeReport(closed=["r2"]), set())
     assert not sides.integrity._live
     assert not sides.has_open_reservations()
+    assert sides.snapshot()["transfers"] == []
 
 
 def test_a_prompt_that_ends_while_it_is_preempted_is_not_held(sides: SchedulerSides) -> None:
@@ -137,8 +157,11 @@ def test_a_prefill_node_waits_with_an_answer_until_there_is_much_room(
     assert side.match(received, 0) == answer
 
 
+@pytest.mark.parametrize(
+    ("taken", "expected"), [(6, [[], ["p2", "p1"], ["p0"], []]), (5, [[], ["p2"], ["p1"], ["p0"]])]
+)
 def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
-    sides: SchedulerSides, monkeypatch: pytest.MonkeyPatch
+    sides: SchedulerSides, monkeypatch: pytest.MonkeyPatch, taken: int, expected: list[list[str]]
 ) -> None:
     """What it is to receive has no room, and the node that holds it may lack room for what is held here. Each is given up once."""
     for number in range(3):
@@ -150,29 +173,33 @@ def test_a_node_that_stands_still_gives_up_prompts_that_have_not_been_fetched(
     sides.add_request(received)
     assert sides.decode is not None
     sides.decode.update(DecodeReport(started={OTHER["transfer_id"]}), set())
-    sides.decode._ledger.pool.allocate(6)  # 26 of 32 are free
+    pool: Any = sides.decode._ledger.pool
+    pool.allocate(taken)  # the others of 32 are free; a prompt has 3
     monkeypatch.setattr(sides.decode, "_stalls", Stalls(0.0))
     given_up = []
     for _ in range(4):
         sides.match(received, 0)
         given_up.append(prefill_step(sides).unfetched)
 
-    assert given_up == [[], ["p2", "p1"], ["p0"], []]
+    assert given_up == expected
 
 
-def test_the_source_computes_the_answer_behind_its_prompt(sides: SchedulerSides) -> None:
+@pytest.mark.parametrize("answer", [ANSWER, ANSWER[:2]])
+def test_the_source_computes_the_answer_behind_its_prompt(sides: SchedulerSides, answer: tuple[int, ...]) -> None:
     """All but the last token, as part of the prompt, whatever the client asks for. The server's own list may be shared, and stays."""
-    sent = sent_request()
-    servers = sent.prompt_token_ids
+    sent = sent_request(answer)
+    servers, length = sent.prompt_token_ids, PROMPT + len(answer) - 1
+    sent.prefill_stats = SimpleNamespace(num_cached_tokens=length - 1)
     sides.add_request(sent)
     assert len(servers) == PROMPT
 
-    step = prefill_step(sides, new=[("r1", [5, 6, 7], 32, SENT - 32)])
+    step = prefill_step(sides, new=[("r1", [5, 6, 7], 32, length - 32)])
 
-    assert sent.prompt_token_ids == sent._all_token_ids == [*range(PROMPT), *ANSWER[:-1]]
-    assert (sent.num_prompt_tokens, sent.hashed, sent.max_tokens) == (SENT, SENT, 1)
+    assert sent.prompt_token_ids == sent._all_token_ids == [*range(PROMPT), *answer[:-1]]
+    assert (sent.num_prompt_tokens, sent.hashed, sent.max_tokens) == (length, length, 1)
     (started,) = step.started
-    assert (started.prompt.tokens, started.prompt.cached_tokens) == (SENT, 32)
+    assert (started.prompt.tokens, started.prompt.cached_tokens, started.prompt.is_answer) == (length, 32, True)
+    assert sent.prefill_stats.num_cached_tokens == PROMPT  # as billed: the server knows no longer prompt
     assert [progress.ready_blocks for progress in step.progress] == [3]
 
 

@@ -40,10 +40,24 @@ def test_an_idle_node_is_not_stalled() -> None:
     stalls = Stalls(PATIENCE_S)
     stalled(stalls, 10.0)
     stalls.step_ends(computes=False, now=11.0)
-    stalls.asked("small", 1)
-    stalls.placed("small")
+    wanted = []
+    for now in (20.0, 30.0):
+        stalls.asked("small", 1)
+        stalls.placed("small")
+        wanted.append(stalls.step_ends(computes=False, now=now))
 
-    assert stalls.step_ends(computes=False, now=20.0) == 0
+    assert wanted == [0, 0]
+
+
+def test_a_request_that_is_given_its_blocks_lacks_none(standstill: "Standstill") -> None:
+    """Though nothing is computed: it is waited for."""
+    cancelled = []
+    for _ in range(2):
+        standstill.side.match(standstill.requests["big"], 0)
+        standstill.side.allocated(standstill.requests["big"], [[]], 0)
+        cancelled += standstill.side.take_step(step_output()).cancelled
+
+    assert (cancelled, standstill.side.lacking) == (["big"], 0)
 
 
 class Standstill:
@@ -93,8 +107,10 @@ def standstill(make_decode: MakeDecode, monkeypatch: pytest.MonkeyPatch) -> Stan
 def test_only_as_many_reservations_are_given_back_as_are_needed(standstill: Standstill) -> None:
     """The newest first, and none whose prompt P computes. D computes those prompts itself."""
     standstill.start("early4")
+    standstill.requests["big"].prompt_token_ids = [0] * (12 + 2 * 4) * BLOCK_TOKENS
 
     assert standstill.stand_still() == ["early3", "early2"]
+    assert standstill.side.lacking == 0
     failures = standstill.side.snapshot()["failures"]
     assert [failure["reason"] for failure in failures] == 2 * [NOT_STARTED]
     assert standstill.side.match(standstill.requests["early3"], 0) == (0, False)
@@ -115,11 +131,15 @@ def test_room_is_made_for_tokens_that_a_request_has_started_with(standstill: Sta
     assert standstill.stand_still(computed=18 * BLOCK_TOKENS) == ["early4"]
 
 
-def test_nothing_is_given_back_for_prompts_that_have_started(standstill: Standstill) -> None:
+@pytest.mark.parametrize(("blocks", "lacking"), [(18, 6), (2, 1)])
+def test_nothing_is_given_back_for_prompts_that_have_started(standstill: Standstill, blocks: int, lacking: int) -> None:
+    """How much is lacking is known; at least one block where vLLM wants more than we know of."""
+    standstill.requests["big"].prompt_token_ids = [0] * blocks * BLOCK_TOKENS
     for number in range(5):
         standstill.start(f"early{number}")
 
     assert standstill.stand_still() == []
+    assert standstill.side.lacking == lacking
 
 
 def test_what_was_given_back_is_waited_for_before_more_is(standstill: Standstill) -> None:

@@ -42,12 +42,16 @@ class Base:
         self.structured_output_manager = SimpleNamespace(accept_tokens=None)
         self.free = True
         self.stop = 0  # a token that ends a request
+        self.step: Any = None  # that is scheduled
         self.asked: list[Any] = []
         self.cached: list[int] = []
 
     def allocate(self, *asked: Any, **more: Any) -> Any:
         self.asked.append((*asked[1:], more))
         return [] if self.free else None
+
+    def schedule(self) -> Any:
+        return self.step
 
     def update_from_output(self, step: Any, output: Any) -> dict[int, EngineCoreOutputs]:
         self.connector.take_events()
@@ -157,6 +161,21 @@ def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) ->
 
     assert looked == [request]
     assert request.tokens == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("known", "outputs", "said"), [(None, 2, [1, 2, 3]), (None, 0, None), ([1, 2], 2, [1, 2])], ids=str
+)
+def test_a_worker_that_is_not_told_the_tokens_of_a_request_learns_them_when_it_has_started(
+    scheduler: Ours, known: list[int] | None, outputs: int, said: list[int] | None
+) -> None:
+    """Of the V1 runner; vLLM tells those that have the V2 runner. What has not started is as before."""
+    scheduler.requests["r"] = SimpleNamespace(num_output_tokens=outputs, all_token_ids=(1, 2, 3))
+    scheduler.step = SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id="r", prefill_token_ids=known)])
+
+    (new,) = scheduler.schedule().scheduled_new_reqs
+
+    assert new.prefill_token_ids == said
 
 
 def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
