@@ -40,12 +40,14 @@ class Part:
     def __init__(self, name: str, asked: list[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.totals = {"pushes": 3}
         self.args, self.kwargs = args, kwargs  # it was made with
+        self.listened: tuple[Any, ...] = ()
         self._name, self._asked = name, asked
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         return lambda *asked: self._asked.append((f"{self._name}.{method}", *asked))
 
-    def listen(self, *_: Any) -> str:
+    def listen(self, *asked: Any) -> str:
+        self.listened = asked
         return "tcp://0.0.0.0:7"
 
 

@@ -53,6 +53,11 @@ def test_a_kernel_whose_layout_is_unknown_is_not_divided() -> None:
     assert cpu_sections("amx", 24, 2) == ()
 
 
+def test_a_kernel_that_this_machine_lacks_has_sections_too() -> None:
+    """K in one row of tiles, V in bands of 16 columns."""
+    assert cpu_sections("amx", 48, 2) == ((1, 96), (3, 32))
+
+
 def engine(
     *, heads: int = 4, tp_size: int = 2, mla: bool = False, backend: str = "FLASH_ATTN", isa: str | None = None
 ) -> Any:
@@ -95,3 +100,12 @@ def test_a_layers_blocks_are_divided_by_heads(config: Any, sections: Sections | 
 def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, ...]) -> None:
     """Whole blocks are exchanged, or nothing."""
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
+
+
+@pytest.mark.parametrize(("groups", "found"), [(1, {"l0": Division(4, None)}), (2, {})])
+def test_replicas_are_divided_where_all_layers_have_as_many_heads(groups: int, found: dict[str, Division]) -> None:
+    """With several groups a replica does not tell how many heads such a layer has in all."""
+    cache = cache_of(1)
+    cache.kv_cache_groups += [SimpleNamespace(layer_names=[], kv_cache_spec=None)] * (groups - 1)
+
+    assert divisions_of(engine(tp_size=8), cache, {"l0": torch.zeros(3, 1, 16, 16)}) == found

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from baton.kv_connector.worker_side.landing import Arrived, Landing
 from tests.support.fake_device import FakeDevice, Run
@@ -38,3 +39,26 @@ def test_blocks_come_back_when_a_device_goes_on_that_had_been_given_up() -> None
         landing.stop()
 
     assert (landed, lost) == ([LOADED], [LOADED])
+
+
+def test_what_could_not_be_made_use_of_is_not_reported_as_lost_too() -> None:
+    """The same blocks would be given up that have just been given back."""
+    lost: list[Arrived] = []
+    landed: list[Arrived] = []
+
+    def land(arrived: Arrived) -> None:
+        landed.append(arrived)
+        raise LookupError(arrived)
+
+    landing = Landing(
+        SimpleNamespace(synchronize=lambda: None),
+        landed=land,
+        lost=lambda arrived, _: lost.append(arrived),
+        enter_device=lambda: None,
+        patience_s=60.0,
+    )
+    landing.hold(LOADED)
+
+    assert landing.wait_for_next(block=False)
+
+    assert (landed, lost) == ([LOADED], [])

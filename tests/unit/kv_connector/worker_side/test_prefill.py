@@ -14,6 +14,7 @@ from baton.kv_connector.protocol.messages import (
     Started,
     encode,
 )
+from tests.support.ranks import SECRET
 from tests.unit.kv_connector.worker_side.parts import DIALLER, PROMPT, Pair, commit, fail
 
 OTHER: Any = ("accept", b"other")
@@ -26,6 +27,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_a_rank_hears_its_peers_when_everything_else_runs(pair: Pair) -> None:
     """Its own thread is the last to start, and each is stopped."""
+    assert pair.p.made["loop"].listened == ("127.0.0.1", 0, SECRET)
     pair.prefill.start()
     assert pair.p.asked() == [("sender.start",), ("digests.start",), ("loop.start",)]
 

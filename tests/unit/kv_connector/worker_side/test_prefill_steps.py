@@ -1,5 +1,6 @@
 """How a prefill rank takes a step of the scheduler, and what it says of it: its parts are replaced."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,12 +166,13 @@ def test_a_commit_takes_along_the_token_that_was_sampled(pair: Pair) -> None:
 
 @pytest.mark.parametrize("step", [PrefillStep(holds=["p-a"]), PrefillStep(voids=[("p-a", "aborted")])])
 def test_a_prompt_that_has_ended_waits_for_no_token(pair: Pair, step: PrefillStep) -> None:
-    """Another request may have its id later."""
+    """Nor one that ends in the step in which it starts."""
     start_and_sample(pair)
     pair.push()
     pair.prefill.begin_step(step)
     pair.carry()
-    pair.prefill.begin_step(PrefillStep(started=[StartedPrompt("b", "p-a", PROMPT)]))
+    both = PrefillStep(started=[StartedPrompt("b", "p-b", PROMPT, logprobs=0)])
+    pair.prefill.begin_step(replace(both, voids=[("p-b", "aborted")]))
 
     assert pair.prefill._awaited == {}
 

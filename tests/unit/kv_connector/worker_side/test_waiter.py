@@ -34,6 +34,7 @@ class Rig:
         self.stream = self.device.stream()
         self.back: list[tuple[str, float]] = []  # item, instant
         self.lost: list[tuple[str, str]] = []
+        self.entered = 0
         self.waiter: DeviceWaiter[str] = DeviceWaiter(
             "waiter",
             enter_device=lambda: self.enter(),  # noqa: PLW0108  # a test may replace it
@@ -45,6 +46,7 @@ class Rig:
         self.device.enter()
 
     def enter(self) -> None:
+        self.entered += 1
         self.device.enter()
 
     def passed(self, item: str, at_s: float) -> None:
@@ -80,6 +82,7 @@ def test_late_device_gives_back_each_item_when_it_has_passed_its_event() -> None
 
         assert rig.back == [("layer 0", 0.011), ("layer 1", 0.021), ("layer 2", 0.031)]
         assert rig.device.waits == {"waiter": 3}
+        assert rig.entered == 1
         assert not rig.device.strays
         assert not rig.device.spun
 
