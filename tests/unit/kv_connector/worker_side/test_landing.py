@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from baton.kv_connector.worker_side.landing import Arrived, Landing
+import pytest
+
+from baton.kv_connector.worker_side.landing import DEVICE_FAILED, Arrived, Landing
 from tests.support.fake_device import FakeDevice, Run
 
 LOADED = Arrived([], [], ["closed"])
@@ -41,19 +43,23 @@ def test_blocks_come_back_when_a_device_goes_on_that_had_been_given_up() -> None
     assert (landed, lost) == ([LOADED], [LOADED])
 
 
-def test_what_could_not_be_made_use_of_is_not_reported_as_lost_too() -> None:
-    """The same blocks would be given up that have just been given back."""
-    lost: list[Arrived] = []
-    landed: list[Arrived] = []
+@pytest.mark.parametrize("device_fails", [False, True])
+def test_what_could_not_be_made_use_of_is_not_reported_as_lost_too(device_fails: bool) -> None:
+    """The same blocks would be given up that have just been given back, or given up twice."""
+    told: list[str] = []
 
-    def land(arrived: Arrived) -> None:
-        landed.append(arrived)
-        raise LookupError(arrived)
+    def synchronize() -> None:
+        if device_fails:
+            raise RuntimeError("device assert")
+
+    def tell(word: str) -> None:
+        told.append(word)
+        raise LookupError(word)
 
     landing = Landing(
-        SimpleNamespace(synchronize=lambda: None),
-        landed=land,
-        lost=lambda arrived, _: lost.append(arrived),
+        SimpleNamespace(synchronize=synchronize),
+        landed=lambda _: tell("landed"),
+        lost=lambda _, reason: tell(reason),
         enter_device=lambda: None,
         patience_s=60.0,
     )
@@ -61,4 +67,4 @@ def test_what_could_not_be_made_use_of_is_not_reported_as_lost_too() -> None:
 
     assert landing.wait_for_next(block=False)
 
-    assert (landed, lost) == ([LOADED], [])
+    assert told == [DEVICE_FAILED if device_fails else "landed"]

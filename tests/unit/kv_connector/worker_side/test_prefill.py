@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
 from baton.kv_connector.protocol.messages import (
     Beat,
     Hello,
     Message,
+    Rank,
     Revoke,
     Started,
     encode,
 )
-from tests.support.ranks import SECRET
+from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
+from baton.kv_connector.worker_side.sync import HOST_STREAM
+from tests.support.ranks import FINGERPRINT, SECRET
 from tests.unit.kv_connector.worker_side.parts import DIALLER, PROMPT, Pair, commit, fail
 
 OTHER: Any = ("accept", b"other")
@@ -34,6 +40,31 @@ def test_a_rank_hears_its_peers_when_everything_else_runs(pair: Pair) -> None:
     pair.prefill.stop()
     assert sorted(pair.p.asked()) == [("digests.stop",), ("loop.stop",), ("outcomes.close",), ("sender.stop",)]
     assert pair.prefill.address == "tcp://127.0.0.1:7"
+
+
+def test_a_rank_listens_at_its_own_port(pair: Pair, tmp_path: Path) -> None:
+    """A node's are numbered on: here the second of two ranks of the third engine."""
+    config = ConnectorConfig(
+        runtime_dir=tmp_path,
+        secret_file=tmp_path / "secret",
+        weights="w",
+        transfer=TransferConfig(),
+        control_port=9000,
+        engine=2,
+    )
+    rank = RankDescriptor("P", "prefill", Rank(tp=1, tp_size=2), FINGERPRINT, pair.source.caches)
+
+    PrefillWorker(
+        config=config,
+        secret=SECRET,
+        introduction=rank,
+        engines=pair.fabric.factory(),
+        incarnation=11,
+        stream=HOST_STREAM,
+        digests=pair.source.digests,
+    )
+
+    assert pair.p.made["loop"].listened == ("127.0.0.1", 9005, SECRET)
 
 
 def test_a_message_is_answered_at_once_and_may_set_a_push_going(pair: Pair) -> None:

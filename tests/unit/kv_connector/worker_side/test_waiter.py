@@ -159,6 +159,7 @@ def test_a_stop_waits_for_no_device_that_has_nothing_to_do() -> None:
         rig.waiter.stop()
 
         assert rig.host.now() == stopping
+        assert not rig.waiter._thread.is_alive()
 
 
 def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop() -> None:
