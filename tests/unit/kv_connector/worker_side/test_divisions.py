@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from vllm import _custom_ops as ops
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.layout.regions import Division, Sections
 from baton.kv_connector.worker_side.divisions import cpu_sections, divisions_of, total_kv_heads
@@ -109,3 +109,11 @@ def test_replicas_are_divided_where_all_layers_have_as_many_heads(groups: int, f
     cache.kv_cache_groups += [SimpleNamespace(layer_names=[], kv_cache_spec=None)] * (groups - 1)
 
     assert divisions_of(engine(tp_size=8), cache, {"l0": torch.zeros(3, 1, 16, 16)}) == found
+
+
+def test_a_recurrent_layers_states_are_not_divided_by_heads() -> None:
+    """As vLLM 0.32 registers them: of a shape that a layer with one head could have."""
+    cache = cache_of(1)
+    cache.kv_cache_groups[0].kv_cache_spec = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
+
+    assert divisions_of(engine(heads=1, tp_size=1), cache, {"l0": torch.zeros(3, 1, 1, 64)}) == {}
