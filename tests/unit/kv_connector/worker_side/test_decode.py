@@ -325,7 +325,7 @@ def test_a_peer_that_is_given_up_is_hung_up_on(pair: Pair) -> None:
 def test_a_snapshot_tells_of_transfers_sessions_and_engines(pair: Pair) -> None:
     """As the node API shows them."""
     pair.under_way()
-    pair.clock.now_s += 1.5
+    pair.clock.now_s += 1.23456
 
     assert pair.decode.snapshot() == {
         "control_address": "",
@@ -333,14 +333,14 @@ def test_a_snapshot_tells_of_transfers_sessions_and_engines(pair: Pair) -> None:
             {
                 "transfer_id": "a",
                 "state": "reserved",
-                "age_s": 1.5,
+                "age_s": 1.235,
                 "epoch": 1,
                 "blocks": 1,
                 "peer": "tcp://127.0.0.1:7",
             }
         ],
         "open_transfers": 1,
-        "sessions": [{"peer": "tcp://127.0.0.1:7", "state": "open", "reason": "", "silent_s": 1.5}],
+        "sessions": [{"peer": "tcp://127.0.0.1:7", "state": "open", "reason": "", "silent_s": 1.235}],
         "engines": {"current": ["e0"], "retired": []},
         "quarantined_blocks": 0,
         "totals": totals(),

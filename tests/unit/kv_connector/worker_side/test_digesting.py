@@ -36,8 +36,6 @@ def test_parts_are_digested_one_after_the_other(fails: bool) -> None:
         raise LookupError(thing)
 
     thread = DigestThread[str](compute, take)
-    thread.stop()  # one that never started is no trouble
-    thread = DigestThread[str](compute, take)
     thread.start()
     for thing in ("a", "b"):
         thread.ask(thing, PARTS)
@@ -49,3 +47,16 @@ def test_parts_are_digested_one_after_the_other(fails: bool) -> None:
     whole = b"[1, 2][0][3, 2][1, 2]"
     assert done == [("a", b"" if fails else whole), ("b", whole)]
     assert not thread._thread.is_alive()
+
+
+def test_a_stop_drops_what_has_not_been_begun() -> None:
+    """The device has other work; a thread that never started can be stopped, too."""
+    done: list[str] = []
+    thread = DigestThread[str](lambda *_: b"digests!", lambda thing, _: done.append(thing))
+    thread.ask("a", PARTS)
+    thread.stop()
+
+    thread.start()
+    thread._thread.join(60)
+
+    assert (done, thread._thread.is_alive()) == ([], False)

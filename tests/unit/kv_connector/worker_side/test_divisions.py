@@ -102,13 +102,14 @@ def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, 
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
 
 
-@pytest.mark.parametrize(("groups", "found"), [(1, {"l0": Division(4, None)}), (2, {})])
-def test_replicas_are_divided_where_all_layers_have_as_many_heads(groups: int, found: dict[str, Division]) -> None:
+@pytest.mark.parametrize(("tp_size", "groups", "is_divided"), [(8, 1, True), (8, 2, False), (4, 2, True)])
+def test_replicas_are_divided_where_all_layers_have_as_many_heads(tp_size: int, groups: int, is_divided: bool) -> None:
     """With several groups a replica does not tell how many heads such a layer has in all."""
     cache = cache_of(1)
     cache.kv_cache_groups += [SimpleNamespace(layer_names=[], kv_cache_spec=None)] * (groups - 1)
 
-    assert divisions_of(engine(tp_size=8), cache, {"l0": torch.zeros(3, 1, 16, 16)}) == found
+    found = {"l0": Division(4, None)} if is_divided else {}
+    assert divisions_of(engine(tp_size=tp_size), cache, {"l0": torch.zeros(3, 1, 16, 16)}) == found
 
 
 def test_a_recurrent_layers_states_are_not_divided_by_heads() -> None:

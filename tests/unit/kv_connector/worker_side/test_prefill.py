@@ -1,6 +1,7 @@
 """What a prefill rank passes on, and when: its parts are replaced, and a test carries the messages."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,14 +32,21 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     return Pair(tmp_path, monkeypatch)
 
 
-def test_a_rank_hears_its_peers_when_everything_else_runs(pair: Pair) -> None:
-    """Its own thread is the last to start, and each is stopped."""
+def test_a_rank_hears_its_peers_when_everything_else_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own thread is the last to start, and each is stopped; its engines are closed."""
+    closed: list[str] = []
+
+    def engines(_: object, host: str) -> Any:
+        return SimpleNamespace(sender=lambda spans: spans, close=lambda: closed.append(host))
+
+    pair = Pair(tmp_path, monkeypatch, engines=engines)
     assert pair.p.made["loop"].listened == ("127.0.0.1", 0, SECRET)
     pair.prefill.start()
     assert pair.p.asked() == [("sender.start",), ("digests.start",), ("loop.start",)]
 
     pair.prefill.stop()
     assert sorted(pair.p.asked()) == [("digests.stop",), ("loop.stop",), ("outcomes.close",), ("sender.stop",)]
+    assert closed == ["p"]
     assert pair.prefill.address == "tcp://127.0.0.1:7"
 
 
@@ -204,10 +212,10 @@ def test_a_verified_transfer_is_committed_when_its_digests_are_there(
 def test_a_snapshot_tells_of_transfers_and_sessions(pair: Pair) -> None:
     """As the node API shows them; what has ended is told as it was when it ended."""
     pair.under_way()
-    pair.clock.now_s += 1.5
+    pair.clock.now_s += 1.23456
     pair.watch("b")
     pair.carry()
-    open_ = {"age_s": 1.5, "epoch": 1, "bytes_expected": 1024, "bytes_pushed": 0, "peer": "0000000000000016"}
+    open_ = {"age_s": 1.235, "epoch": 1, "bytes_expected": 1024, "bytes_pushed": 0, "peer": "0000000000000016"}
     watched = {"age_s": 0.0, "epoch": 0, "bytes_expected": 0, "bytes_pushed": 0, "peer": "0000000000000016"}
     found = pair.prefill.snapshot()
     assert {name: found[name] for name in ("control_address", "transfers", "open_transfers", "sessions")} == {
@@ -225,10 +233,10 @@ def test_a_snapshot_tells_of_transfers_and_sessions(pair: Pair) -> None:
     pair.clock.now_s += 60
     [record] = pair.prefill.snapshot()["recent"]
     assert record.items() >= ({"transfer_id": "a", "state": "committed"} | open_).items() - {
-        ("age_s", 1.5),
+        ("age_s", 1.235),
         ("bytes_pushed", 0),
     }
-    assert (record["age_s"], record["bytes_pushed"]) == (2.5, 1024)
+    assert (record["age_s"], record["bytes_pushed"]) == (2.235, 1024)
 
 
 def test_a_timeline_is_kept_when_its_transfer_has_ended(pair: Pair) -> None:

@@ -153,6 +153,13 @@ def test_a_call_is_bounded_in_bytes_and_copies(
     assert rig.prefill.snapshot()["totals"]["committed"] == 1
 
 
+def test_layers_go_together_until_they_are_worth_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 KiB; of a step without blocks there is nothing to divide by, and one layer is the least."""
+    sender = Rig(tmp_path, monkeypatch).sender
+
+    assert [sender.layers_at_once(blocks) for blocks in (0, 1, 3, 1023, 1024, 5000)] == [262_144, 1024, 342, 2, 1, 1]
+
+
 def test_a_decode_rank_has_two_full_calls_under_way_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,9 @@ def totals(**counts: int) -> dict[str, int]:
 def test_a_transfer_that_was_not_committed_is_counted_by_its_end(reason: str, dirty: bool, state: str) -> None:
     """It is not measured; among the failures is what was nobody's decision."""
     accounts = Accounts()
-    transfer = ProducerTransfer("t", since=9.0, layers=2, marks={"scheduled": 10.0, "failed": 12.5}, pushing_s=0.5)
+    transfer = ProducerTransfer(
+        "t", since=9.0, layers=2, marks={"scheduled": 10.0, "failed": 12.5}, pushing_s=0.1234567
+    )
 
     accounts.add(transfer, Fail(transfer_id="t", epoch=1, dirty=dirty, reason=reason), DESCRIBED)
 
@@ -63,7 +65,7 @@ def test_a_transfer_that_was_not_committed_is_counted_by_its_end(reason: str, di
             **ended,
             "scheduled_at_s": 10.0,
             "timings_s": {"scheduled": 0.0, "failed": 2.5},
-            "pushing_s": 0.5,
+            "pushing_s": 0.123457,
             "exposed_push_s": None,
             "hidden_share": None,
         }

@@ -162,6 +162,23 @@ def test_a_stop_waits_for_no_device_that_has_nothing_to_do() -> None:
         assert not rig.waiter._thread.is_alive()
 
 
+def test_a_waiter_that_never_started_can_be_stopped() -> None:
+    """Nothing comes back then, and there is nothing to wait for."""
+    back: list[str] = []
+    waiting: DeviceWaiter[str] = DeviceWaiter(
+        "waiter",
+        enter_device=lambda: None,
+        passed=lambda item, _: back.append(item),
+        failed=lambda item, _: back.append(item),
+        patience_s=PATIENCE_S,
+    )
+    waiting.watch(SimpleNamespace(synchronize=lambda: None), "a")
+    waiting.stop()
+
+    assert [waiting.wait_for_next(block=False) for _ in range(3)] == [True, False, False]
+    assert back == []
+
+
 def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop() -> None:
     """Each later item is given up in its turn; stopping takes no longer than its bound."""
     with running() as rig:
