@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
 from baton.kv_connector.protocol.messages import (
@@ -179,6 +180,17 @@ def test_a_transfer_that_has_ended_leaves_its_group(pair: Pair) -> None:
     pair.prefill.cancel(["a"])
 
     assert pair.prefill._groups.cancel("group") == ["group"]
+
+
+def test_a_transfer_is_in_its_group_until_all_of_its_flows_have_ended(pair: Pair) -> None:
+    """One of two decode ranks has let go; a cancel ends what the other still waits for."""
+    pair.meet()
+    started = StartedPrompt("b", "p-b", PROMPT, group="group", grids=Grids(decode=Grid(tp=2)))
+    pair.prefill.begin_step(PrefillStep(started=[started]))
+    pair.prefill.on_payload(DIALLER, encode(Message(22, 11, 1_000, Revoke(transfer_id="b/0-0", epoch=0))))
+
+    assert pair.prefill.cancel(["group"]) == 1
+    assert pair.prefill.cancel(["group"]) == 0
 
 
 def test_a_verified_transfer_is_committed_when_its_digests_are_there(

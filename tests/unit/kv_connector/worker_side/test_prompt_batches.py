@@ -11,7 +11,7 @@ def test_a_group_names_the_transfers_that_are_open() -> None:
     batches = PromptBatches()
     assert not batches.start("group", "a")
     assert not batches.start("group", "b")
-    assert not batches.start("", "c")
+    assert batches.start("", "c") is False
     assert not batches.start("other", "d")
     batches.end("b")
     batches.end("c")
