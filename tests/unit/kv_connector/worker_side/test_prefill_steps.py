@@ -162,6 +162,7 @@ def test_a_commit_takes_along_the_token_that_was_sampled(pair: Pair) -> None:
     assert report.first_tokens == {"d-a": SampledToken(id=8)}
     pair.prefill.tokens_sampled(sampled(10))
     assert pair.p.sent() == []
+    assert pair.prefill._awaited == {}
 
 
 @pytest.mark.parametrize("step", [PrefillStep(holds=["p-a"]), PrefillStep(voids=[("p-a", "aborted")])])

@@ -25,6 +25,9 @@ def test_a_group_names_the_transfers_that_are_open() -> None:
     batches.end("e")
     assert batches.cancel("group") == ["group"]
     assert batches.cancel("a") == ["a"]
+    batches.end("d")
+    batches.end("f")
+    assert batches._members == {}
 
 
 def test_cancels_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ class Factory:
         self.failures = failures
         self.close_failures = close_failures
         self.made: list[Engine] = []
+        self.closed = 0
 
     def receiver(self, spans: object) -> Engine:
         if self.failures:
@@ -45,7 +46,8 @@ class Factory:
         return self.made[-1]
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """All engines are gone."""
+        self.closed += 1
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +68,7 @@ def running(
     finally:
         engines.stop()
         assert not engines._thread.is_alive()
+        assert factory.closed == 1
 
 
 def test_a_failure_of_foreign_code_is_tried_again() -> None:

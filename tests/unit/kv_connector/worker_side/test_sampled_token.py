@@ -48,7 +48,11 @@ def test_a_request_has_a_token_when_its_row_has_one(tokens: tuple[list[int], ...
 )
 def test_the_first_token_goes_with_the_logprobs_that_are_wanted(logprobs: int, token: SampledToken) -> None:
     """Of the request's own row, and no more of them."""
-    assert sampled_token(output([5], [8, 9], logprobs=Logprobs()), "b", logprobs) == token
+    found = output([5], [8, 9], logprobs=Logprobs())
+    assert sampled_token(found, "b", logprobs) == token
+    other = sampled_token(found, "a", logprobs)
+    assert other is not None
+    assert (other.id, other.logprobs, other.rank) == (5, (-0.5, -1.0)[:logprobs], 0)
 
 
 def test_a_token_without_the_logprobs_that_are_wanted_is_not_sent() -> None:

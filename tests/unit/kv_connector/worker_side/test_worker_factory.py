@@ -40,7 +40,7 @@ READ = {  # from what vLLM says
 class Built:
     """A worker whose sides only note what they are made with."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, **config: Any) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, layers: int = 2, **config: Any) -> None:
         self.asked: dict[str, tuple[Any, ...]] = {}
         self.made: dict[str, dict[str, Any]] = {}
         self.factory: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class Built:
         }
         self.config = ConnectorConfig(**usual | config)
         storage = torch.zeros(2, 6, 2, 16, 8)
-        self.tensors = {"layer.0": storage[0], "layer.1": storage[1]}
+        self.tensors = {f"layer.{i}": storage[i] for i in range(layers)}
         self.layers = {"layer.0": object(), "layer.1": object(), "other": object()}
         self.vllm: Any = SimpleNamespace(
             compilation_config=SimpleNamespace(static_forward_context=self.layers),
@@ -156,8 +156,8 @@ def test_both_sides_are_made_of_the_same_and_each_speaks_for_itself(
 
 @pytest.mark.parametrize(("role", "side"), [("prefill", "PrefillWorker"), ("decode", "DecodeWorker")])
 def test_a_node_has_the_side_of_its_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Any, side: str) -> None:
-    """And no other, unless KV goes both ways."""
-    built = Built(tmp_path, monkeypatch, role=role)
+    """And no other, unless KV goes both ways; a model of one layer will do."""
+    built = Built(tmp_path, monkeypatch, layers=1, role=role)
 
     assert [*built.made] == [side]
     assert (built.worker.prefill is not None, built.worker.decode is not None) == (role == "prefill", role == "decode")
