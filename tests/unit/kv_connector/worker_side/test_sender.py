@@ -11,6 +11,7 @@ import pytest
 from baton.kv_connector.engine.base import Push as EnginePush
 from baton.kv_connector.handoff.outgoing import Progress
 from baton.kv_connector.layout.copy_plan import CopyPlan
+from baton.kv_connector.layout.pairing import RegionPair
 from baton.kv_connector.worker_side import sender as module
 from baton.kv_connector.worker_side.sender import Sender
 from baton.kv_connector.worker_side.sync import Handover
@@ -151,6 +152,18 @@ def test_a_call_is_bounded_in_bytes_and_copies(
 
     assert [plan.total_bytes // BLOCK_BYTES for plan in rig.engine.plans] == sizes
     assert rig.prefill.snapshot()["totals"]["committed"] == 1
+
+
+def test_blocks_that_take_several_copies_make_smaller_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as the decode rank's layout is known: the first call makes it so."""
+    monkeypatch.setattr(RegionPair, "copies", 3)
+    rig = Rig(tmp_path, monkeypatch, *[True] * 4, push_max_descriptors=7)
+    rig.three_blocks()
+
+    for _ in range(5):
+        rig.look()
+
+    assert [plan.total_bytes // BLOCK_BYTES for plan in rig.engine.plans] == [7, 2, 2, 1]
 
 
 def test_layers_go_together_until_they_are_worth_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
