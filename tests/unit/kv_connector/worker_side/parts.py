@@ -76,7 +76,7 @@ class Parts:
         return [each for each in asked if each[0] != "loop.send"]
 
     def sent(self) -> list[Body]:
-        """The messages that nobody has carried yet."""
+        """The messages that have not been carried yet."""
         self._mail += [(peer, payload) for _, peer, payload in _only("loop.send", self._asked)]
         self._asked[:] = [each for each in self._asked if each[0] != "loop.send"]
         return [decode(payload).body for _, payload in self._mail]

@@ -269,7 +269,7 @@ def test_verified_kv_is_used_and_any_other_recomputed(
     )
 
 
-def test_a_comparison_that_nobody_waits_for_counts_for_nothing(
+def test_a_comparison_that_is_not_waited_for_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The request was cancelled, and its block may have been another's when it was read."""

@@ -178,7 +178,7 @@ def test_a_prompt_that_has_ended_waits_for_no_token(pair: Pair, step: PrefillSte
     assert pair.prefill._awaited == {}
 
 
-def test_a_token_that_nobody_asked_for_is_not_waited_for(pair: Pair) -> None:
+def test_a_token_that_is_not_asked_for_is_not_waited_for(pair: Pair) -> None:
     """D samples it."""
     start_and_sample(pair, logprobs=None)
     pair.push()

@@ -47,7 +47,7 @@ def totals(**counts: int) -> dict[str, int]:
     ],
 )
 def test_a_transfer_that_was_not_committed_is_counted_by_its_end(reason: str, dirty: bool, state: str) -> None:
-    """It is not measured; among the failures is what was nobody's decision."""
+    """It is not measured; among the failures is what no node decided."""
     accounts = Accounts()
     transfer = ProducerTransfer(
         "t", since=9.0, layers=2, marks={"scheduled": 10.0, "failed": 12.5}, pushing_s=0.1234567

@@ -211,15 +211,17 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
         module = LateTorch(host, devices)
         monkeypatch.setattr(torch, "get_device_module", lambda device: module)
         card, back = torch.device("cuda", 1), list[str]()
+        passed_s: dict[str, float] = {}
         module.set_device(card)  # as vLLM does in the model thread
         waiting: DeviceWaiter[str] = DeviceWaiter(
             "waiter",
             enter_device=_entry_of(card),
-            passed=lambda item, _: back.append(item),
+            passed=passed_s.__setitem__,
             failed=lambda item, reason: back.append(f"{item}: {reason}"),
             patience_s=PATIENCE_S,
         )
         waiting.start()
+        launched = host.now()
         module.current_stream(card).launch(cost_s=0.1)
         stream = recorder(card)
         assert (stream.device_type, stream.attention_writes_kv) == ("cuda", True)
@@ -229,7 +231,8 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
         host.sleep(1)
         waiting.stop()
 
-        assert back == ["a"]
+        assert back == []
+        assert passed_s["a"] - launched >= 0.1
         assert devices[1].waits == {"waiter": 1}
         module.current_stream(card).launch(cost_s=0.1)
         begun = host.now()
