@@ -148,6 +148,8 @@ def test_both_sides_are_made_of_the_same_and_each_speaks_for_itself(
         "max_in_flight": transfer.in_flight_max_descriptors,
     }
     assert len(decode["digests"]([1], [0, 1])) == 16
+    for side in (prefill, decode):
+        side["enter_device"]()  # a CPU is always current
     assert (built.worker.rank, built.worker.address) == (3, "tcp://10.0.0.1:7")
     snapshot = SimpleNamespace(**built.worker._described)
     assert (snapshot.incarnation, snapshot.num_blocks, snapshot.layer_sync) == ("4000000000000001", 6, "forward")
