@@ -124,7 +124,7 @@ def test_a_small_temporary_memory_changes_nothing(monkeypatch: pytest.MonkeyPatc
     memory = noise(96)
     whole = digests_of(memory, [0, 1, 2], block_bytes=32)
 
-    for words in (1, 3, 8, 20):
+    for words in (1, 3, 8, 20, 23):
         monkeypatch.setattr(digest, "_HOST_WORDS", words)
         assert digests_of(memory, [0, 1, 2], block_bytes=32) == whole
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from vllm import _custom_ops as ops
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
 from baton.kv_connector.layout.regions import Division, Sections
 from baton.kv_connector.worker_side.divisions import cpu_sections, divisions_of, total_kv_heads
@@ -53,6 +53,11 @@ def test_a_kernel_whose_layout_is_unknown_is_not_divided() -> None:
     assert cpu_sections("amx", 24, 2) == ()
 
 
+def test_a_kernel_that_this_machine_lacks_has_sections_too() -> None:
+    """K in one row of tiles, V in bands of 16 columns."""
+    assert cpu_sections("amx", 48, 2) == ((1, 96), (3, 32))
+
+
 def engine(
     *, heads: int = 4, tp_size: int = 2, mla: bool = False, backend: str = "FLASH_ATTN", isa: str | None = None
 ) -> Any:
@@ -95,3 +100,21 @@ def test_a_layers_blocks_are_divided_by_heads(config: Any, sections: Sections | 
 def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, ...]) -> None:
     """Whole blocks are exchanged, or nothing."""
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
+
+
+@pytest.mark.parametrize(("tp_size", "groups", "is_divided"), [(8, 1, True), (8, 2, False), (4, 2, True)])
+def test_replicas_are_divided_where_all_layers_have_as_many_heads(tp_size: int, groups: int, is_divided: bool) -> None:
+    """With several groups a replica does not tell how many heads such a layer has in all."""
+    cache = cache_of(1)
+    cache.kv_cache_groups += [SimpleNamespace(layer_names=[], kv_cache_spec=None)] * (groups - 1)
+
+    found = {"l0": Division(4, None)} if is_divided else {}
+    assert divisions_of(engine(tp_size=tp_size), cache, {"l0": torch.zeros(3, 1, 16, 16)}) == found
+
+
+def test_a_recurrent_layers_states_are_not_divided_by_heads() -> None:
+    """As vLLM 0.32 registers them: of a shape that a layer with one head could have."""
+    cache = cache_of(1)
+    cache.kv_cache_groups[0].kv_cache_spec = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
+
+    assert divisions_of(engine(heads=1, tp_size=1), cache, {"l0": torch.zeros(3, 1, 1, 64)}) == {}

@@ -73,6 +73,8 @@ def test_ranks_on_the_first_host_have_a_socket_and_the_others_a_port(tmp_path: P
 
     assert isinstance(door_of(engine(0), config(tmp_path), path), IpcEndpoint)
     assert isinstance(door_of(engine(1), config(tmp_path), path), TcpEndpoint)
+    before: Any = SimpleNamespace(parallel_config=SimpleNamespace())  # a vLLM that knows one host alone
+    assert isinstance(door_of(before, config(tmp_path), path), IpcEndpoint)
 
 
 def test_the_first_host_writes_down_where_the_others_answer(tmp_path: Path) -> None:
@@ -119,3 +121,21 @@ def test_ranks_of_one_host_need_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("there is no other host to compare with"))
 
     verify_hosts_agree(engine(0, count=1), config(tmp_path))
+    before: Any = SimpleNamespace(parallel_config=SimpleNamespace())
+    verify_hosts_agree(before, config(tmp_path))
+
+
+def test_ranks_are_asked_over_the_engines_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU; a disagreement is found among what all have told."""
+    group = SimpleNamespace(world_size=2, cpu_group="gloo")
+
+    def all_gather_object(found: list[Any], mine: Member, *, group: str) -> None:
+        assert group == "gloo"
+        found[:] = [mine, member(1, dtype="bfloat16")][: len(found)]
+
+    monkeypatch.setattr("vllm.distributed.parallel_state.get_inner_dp_world_group", lambda: group)
+    monkeypatch.setattr("torch.distributed.all_gather_object", all_gather_object)
+    monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
+
+    with pytest.raises(ConnectorConfigError, match="dtype: 'float32' and 'bfloat16'"):
+        verify_hosts_agree(engine(0), config(tmp_path))

@@ -19,12 +19,14 @@ class Engine:
     def __init__(self, session: str, failures: int) -> None:
         self.session = session
         self.failures = failures
+        self.closed = 0
 
     def close(self) -> None:
         """Raise until it has failed often enough."""
         if self.failures:
             self.failures -= 1
             raise EngineError("still in use")
+        self.closed += 1
 
 
 class Factory:
@@ -34,6 +36,7 @@ class Factory:
         self.failures = failures
         self.close_failures = close_failures
         self.made: list[Engine] = []
+        self.closed = 0
 
     def receiver(self, spans: object) -> Engine:
         if self.failures:
@@ -43,7 +46,8 @@ class Factory:
         return self.made[-1]
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """All engines are gone."""
+        self.closed += 1
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +68,7 @@ def running(
     finally:
         engines.stop()
         assert not engines._thread.is_alive()
+        assert factory.closed == 1
 
 
 def test_a_failure_of_foreign_code_is_tried_again() -> None:
@@ -114,3 +119,24 @@ def test_an_engine_that_is_not_gone_is_not_reported_as_fenced() -> None:
 
         assert gone.wait(PATIENCE_S)
     assert left == [0]
+
+
+def test_a_fence_that_could_not_be_told_is_told_again_and_not_made_again() -> None:
+    """The engine is gone: its name says nothing any more, and nothing is left to close."""
+    made, gone = threading.Event(), threading.Event()
+    told: list[str] = []
+    factory = Factory()
+
+    def fenced(session: str) -> None:
+        told.append(session)
+        if len(told) == 1:
+            raise LookupError(session)
+        gone.set()
+
+    with running(factory, lambda *_: made.set(), fenced) as engines:
+        engines.want(0)
+        assert made.wait(PATIENCE_S)
+        engines.fence("engine-0")
+
+        assert gone.wait(PATIENCE_S)
+    assert (told, factory.made[0].closed) == (["engine-0", "engine-0"], 1)

@@ -112,6 +112,18 @@ def test_a_step_forgets_what_the_last_one_did_not_hand_over() -> None:
     assert device.handed == []
 
 
+@pytest.mark.parametrize("name", ["event", "stream", "forward"])
+def test_hooks_before_the_first_step_say_nothing(name: str) -> None:
+    """An engine warms up before it has anything to push."""
+    device = Device(name)
+
+    device.sync.attention_begins(0)
+    device.sync.kv_issued(0)
+    device.sync.end_step()
+
+    assert device.log == []
+
+
 def test_stream_waits_at_the_hook_of_the_next_layer() -> None:
     """The attention writes the KV: a layer is complete once the next one's hook has waited, the last at the end."""
     device = Device("stream", by_attention=True)

@@ -34,6 +34,7 @@ class Rig:
         self.stream = self.device.stream()
         self.back: list[tuple[str, float]] = []  # item, instant
         self.lost: list[tuple[str, str]] = []
+        self.entered = 0
         self.waiter: DeviceWaiter[str] = DeviceWaiter(
             "waiter",
             enter_device=lambda: self.enter(),  # noqa: PLW0108  # a test may replace it
@@ -45,6 +46,7 @@ class Rig:
         self.device.enter()
 
     def enter(self) -> None:
+        self.entered += 1
         self.device.enter()
 
     def passed(self, item: str, at_s: float) -> None:
@@ -80,6 +82,7 @@ def test_late_device_gives_back_each_item_when_it_has_passed_its_event() -> None
 
         assert rig.back == [("layer 0", 0.011), ("layer 1", 0.021), ("layer 2", 0.031)]
         assert rig.device.waits == {"waiter": 3}
+        assert rig.entered == 1
         assert not rig.device.strays
         assert not rig.device.spun
 
@@ -156,6 +159,24 @@ def test_a_stop_waits_for_no_device_that_has_nothing_to_do() -> None:
         rig.waiter.stop()
 
         assert rig.host.now() == stopping
+        assert not rig.waiter._thread.is_alive()
+
+
+def test_a_waiter_that_never_started_can_be_stopped() -> None:
+    """Nothing comes back then, and there is nothing to wait for."""
+    back: list[str] = []
+    waiting: DeviceWaiter[str] = DeviceWaiter(
+        "waiter",
+        enter_device=lambda: None,
+        passed=lambda item, _: back.append(item),
+        failed=lambda item, _: back.append(item),
+        patience_s=PATIENCE_S,
+    )
+    waiting.watch(SimpleNamespace(synchronize=lambda: None), "a")
+    waiting.stop()
+
+    assert [waiting.wait_for_next(block=False) for _ in range(3)] == [True, False, False]
+    assert back == []
 
 
 def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop() -> None:
@@ -190,15 +211,17 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
         module = LateTorch(host, devices)
         monkeypatch.setattr(torch, "get_device_module", lambda device: module)
         card, back = torch.device("cuda", 1), list[str]()
+        passed_s: dict[str, float] = {}
         module.set_device(card)  # as vLLM does in the model thread
         waiting: DeviceWaiter[str] = DeviceWaiter(
             "waiter",
             enter_device=_entry_of(card),
-            passed=lambda item, _: back.append(item),
+            passed=passed_s.__setitem__,
             failed=lambda item, reason: back.append(f"{item}: {reason}"),
             patience_s=PATIENCE_S,
         )
         waiting.start()
+        launched = host.now()
         module.current_stream(card).launch(cost_s=0.1)
         stream = recorder(card)
         assert (stream.device_type, stream.attention_writes_kv) == ("cuda", True)
@@ -208,7 +231,8 @@ def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch:
         host.sleep(1)
         waiting.stop()
 
-        assert back == ["a"]
+        assert back == []
+        assert passed_s["a"] - launched >= 0.1
         assert devices[1].waits == {"waiter": 1}
         module.current_stream(card).launch(cost_s=0.1)
         begun = host.now()
