@@ -74,6 +74,22 @@ def test_states_are_known() -> None:
     assert not have_states((Group(64), Group()))
 
 
+def test_a_single_group_has_blocks_of_any_size() -> None:
+    """There is no other with which they would have to agree."""
+    assert groups_of(cache(FULL), 32) == ONE_GROUP
+
+
+def test_a_vllm_whose_states_are_all_of_one_token_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions have no number for that."""
+    spec = replace(FULL)
+    vars(spec).pop("tokens_per_state", None)
+    for kind in [each for each in FullAttentionSpec.__mro__ if "tokens_per_state" in vars(each)]:
+        monkeypatch.delattr(kind, "tokens_per_state")
+
+    assert not hasattr(spec, "tokens_per_state")
+    assert groups_of(cache(spec), 16) == ONE_GROUP
+
+
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "states of all tokens": ([FULL, replace(ALIGNED, mamba_cache_mode="all")], "--mamba-cache-mode align"),
     "states further apart than blocks": ([FULL, replace(ALIGNED, block_size=32)], "leave out --mamba-block-size"),

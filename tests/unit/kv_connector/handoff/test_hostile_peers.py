@@ -178,9 +178,12 @@ def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: py
         [answer] = scene.says(reservation("v", blocks=[more]))
         assert isinstance(answer, Fail)
         assert "too_much" in answer.reason
+    assert scene.says(reservation("u9", blocks=[[1]])) == []  # all that there is
 
-    for name in range(9):
+    for name in range(10):
         scene.says(Revoke(transfer_id=f"u{name}", epoch=1))
+    for watched in ([OpenEpoch("w", 0)], []):
+        scene.says(Beat(open=watched))
     assert not any(E in counter for counter in (claims.blocks, claims.places, claims.transfers))
     assert scene.says(reservation("v")) == []
 
@@ -205,13 +208,14 @@ def test_an_introduction_that_is_refused_is_not_kept(scene: Scene) -> None:
     """It may be as long as a frame; only its reason stays, for the operator. Nothing that its sender says is heard."""
     scene.pair.p._check_compatible = lambda _: "other weights"
 
-    scene.says(greeting(), sender=77)
-    scene.says(reservation("u"), sender=77)
+    for sender in (77, E):  # E had been accepted before
+        scene.says(greeting(), sender=sender)
+        scene.says(reservation("u"), sender=sender)
 
     assert 77 in scene.pair.p.sessions
     assert 77 not in scene.pair.p._hellos
     assert "u" not in scene.pair.p.transfers
-    assert scene.counts() == {Refused.INTRODUCTION: 1, Refused.NOT_OPEN: 1}
+    assert scene.counts() == {Refused.INTRODUCTION: 2, Refused.NOT_OPEN: 2}
 
 
 @pytest.mark.parametrize(

@@ -470,6 +470,7 @@ def test_a_commit_waits_for_its_digests() -> None:
     pair.talk()
 
     assert committed(pair).digests == b"digests!"
+    assert "digested" in committed(pair).timings_s
     assert len(pair.heard_of(Commit)) == len(pair.p.to_digest) == 1
     assert pair.p.released == ["p-t"]
 

@@ -95,6 +95,7 @@ def test_a_request_resumes_only_when_every_rank_has_committed() -> None:
 
     trio.push(1)
     assert (trio.finished, trio.closed) == ([("d", "", True)], ["d"])
+    assert trio.gather.request_of("t") is None
 
 
 def test_one_ranks_failure_fails_the_request_and_gives_the_others_up() -> None:
@@ -155,10 +156,13 @@ def test_stages_without_a_common_layer_end_at_once() -> None:
     assert list(trio.consumer.transfers) == ["t/0-0"]
 
 
-def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so() -> None:
+@pytest.mark.parametrize("flows", [FLOWS, FLOWS[:1]], ids=["two flows", "a lone flow"])
+def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so(flows: Sequence[Flow]) -> None:
     """VLLM waits for what it has just allocated, so it hears of the failure, once."""
     trio = Trio()
-    trio.watch()
+    trio.gather.watch("t", "d", flows, 4, trio.now)
+    trio.consumer.announce()
+    trio.talk()
     trio.producers[0].abandon("t/0-0", "aborted before it was scheduled", trio.now)
     trio.talk()
     assert trio.finished == [("d", "aborted before it was scheduled", False)]
@@ -280,6 +284,7 @@ def test_a_prompt_is_released_when_all_of_its_readers_let_go() -> None:
     producer.cancel("t/0-1", 0.0)
     made.collect()
     assert made.released == ["p"]
+    assert (made._flows, made._request_of) == ({}, {}), "nothing is kept of it"
 
 
 def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
@@ -299,6 +304,15 @@ def test_a_rank_that_no_decode_rank_reads_lets_go_at_once() -> None:
     made.hold("p", 0.0)
 
     assert made.released == ["p"]
+
+
+def test_a_lone_flow_has_the_names_of_its_request() -> None:
+    """As earlier versions call them."""
+    producer = make_producer()
+
+    FanOut(producer).start("t", "p", [("t", 1)], PROMPT, 0.0)
+
+    assert [(each.transfer_id, each.request_id) for each in producer.transfers.values()] == [("t", "p")]
 
 
 def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
@@ -321,7 +335,7 @@ def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
     assert not producer.transfers
 
 
-@pytest.mark.parametrize("how", ["void", "cancel"])
+@pytest.mark.parametrize("how", ["void", "give up", "cancel"])
 def test_void_and_cancel_end_all_flows(how: str) -> None:
     """Nothing of them is left. What is held is released: vLLM waits for that, though the device may have failed."""
     producer, made = fan_out()
@@ -329,6 +343,8 @@ def test_void_and_cancel_end_all_flows(how: str) -> None:
 
     if how == "void":
         made.void("p", "the device failed", 0.0)
+    elif how == "give up":
+        made.give_up("p", "blocks are wanted", 0.0)
     else:
         assert made.cancel("t", 0.0) == 2
     made.collect()

@@ -144,7 +144,7 @@ def test_a_lost_device_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch, wh
     else:
         rig.device.lose(what)
 
-    rig.transfer.take()
+    assert rig.transfer.take() is False
 
     for handle in handles:
         with pytest.raises(DeviceLostError, match=what):
@@ -246,6 +246,29 @@ def test_steps_of_inference_mode_are_taken_by_another_thread(rig: Rig, monkeypat
     assert adopted == ["token-transfer"]
 
 
+def test_a_step_that_comes_as_the_runner_stops_is_not_taken(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its readers have been told that it does not come; its slot is never used again."""
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    monkeypatch.setattr(rig.transfer._flights[0].slot.event, "synchronize", rig.transfer.stop)
+
+    assert rig.transfer.take() is False
+
+    with pytest.raises(TokenTransferError):
+        handle.result()
+    assert rig.transfer.slots == (1, 2)
+
+
+def test_stopping_waits_for_the_taker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When `stop` returns, nothing of this runner uses the device any more."""
+    ended: list[bool] = []
+    monkeypatch.setattr(rig.lane, "adopt_thread", lambda: ended.append(threading.Event().wait(SOON_S)))
+    rig.transfer.start()
+
+    rig.transfer.stop()
+
+    assert ended
+
+
 def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
     """A runner can stop although its device hangs."""
     stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
@@ -259,12 +282,13 @@ def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
 
 def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
     """Logprobs of the whole vocabulary, say: counted, since making pinned memory can stall a device."""
-    tops = torch.rand(1, 5000)
+    tops = torch.arange(1 << 15).to(torch.uint8)  # with the other tensor's, a byte more than a power of two
 
-    handle = rig.transfer.submit({"logprobs": tops})
+    handle = rig.transfer.submit({"logprobs": tops, "more": torch.ones(1, dtype=torch.uint8)})
     rig.transfer.take()
 
     assert torch.equal(handle.result()["logprobs"], tops)
+    assert handle.result()["more"].item() == 1
     assert rig.transfer.counts.grown == 1
 
 
@@ -292,6 +316,7 @@ def test_everything_is_counted(rig: Rig) -> None:
     assert rig.transfer.slots == (2, 2)
     while rig.transfer.take():
         pass
+    assert rig.transfer.take() is False
     for handle in handles:
         handle.result()
 
