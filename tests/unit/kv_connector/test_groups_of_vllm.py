@@ -49,6 +49,7 @@ def alike(*specs: Any) -> Any:
     ("specs", "groups"),
     [
         ([FULL], ONE_GROUP),
+        ([FULL] * MAX_GROUPS, ONE_GROUP * MAX_GROUPS),
         ([WINDOW, FULL, alike(WINDOW, WINDOW)], (Group(64), Group(), Group(64))),
         ([CHUNKED, FULL], (Group(-64), Group())),
         # a long block stands for so many scheduler blocks that all groups' blocks have as many bytes

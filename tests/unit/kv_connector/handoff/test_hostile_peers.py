@@ -153,6 +153,9 @@ def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pyt
 def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that start here always find a place."""
     monkeypatch.setattr(peer_quotas, "MAX_UNSTARTED", 3)
+    for name in "xyz":  # prompts that have ended make no room for more of them
+        scene.pair.p.start(name, f"r-{name}", Prompt(16, 1, b""), 0.0)
+        scene.pair.p.void(f"r-{name}", "preempted", 0.0)
     for number in range(10):
         scene.says(Beat(open=[OpenEpoch(f"u{i}", 0) for i in range(number)]))
     assert len(scene.pair.p.transfers) == 3

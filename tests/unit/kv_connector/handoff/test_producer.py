@@ -119,9 +119,10 @@ def test_two_transfers_are_pushed_in_turn() -> None:
 def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
     """E1: no retry, no commit; D is told to fence even while another push is under way."""
     pair = ready_to_push()
-    first, second = pair.next_push(3), pair.next_push(3)
+    first, second = pair.next_push(3), pair.next_push(2)
 
     pair.p.push_done(first, False, 0.0)
+    assert pair.p.next_push(3) is None
     pair.p.push_done(second, True, 0.0)
 
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed")
@@ -307,10 +308,10 @@ def test_started_is_told_to_who_watches() -> None:
         pair = Pair()
         first(pair)
         second(pair)
+        assert pair.heard_of(Started) == [Started(transfer_id="t", tokens=40)]
         pair.after(2.0)
         pair.to_d(Started(transfer_id="unknown", tokens=1))
 
-        assert pair.heard_of(Started)[0] == Started(transfer_id="t", tokens=40)
         assert pair.d.started == ["t"]
 
 
@@ -418,10 +419,22 @@ def test_a_silent_decode_rank_is_let_go() -> None:
     pair.p.push_done(push, True, 6.0)
 
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="the decode node fell silent")
+    assert pair.p.ended[-1][0].marks["failed"] == 6.0
     assert pair.p.released == ["p-t"]
     assert not pair.p.sessions
+    assert not pair.p._terms_of
     with pytest.raises(KeyError):
         pair.p.hello_of(D)
+
+
+def test_an_answer_goes_where_the_decode_rank_was_heard_last() -> None:
+    """Its connection broke, and it has made another."""
+    pair = Pair()
+    pair.watch()
+
+    pair.p.receive("another route", pair.d.sessions[PEER].stamp(Beat(open=[])), 0.0)
+
+    assert {route for route, _ in pair.p.outbox} == {"another route"}
 
 
 def test_a_strange_hello_does_no_harm() -> None:

@@ -141,6 +141,7 @@ def test_equal_layouts_travel_as_whole_blocks(block_tokens: int) -> None:
     plan = plan_units(found.regions, [3, 4, 5], [7, 8, 9], [0, 0, 0])
 
     assert found.whole
+    assert not pair(rig.side(0), Rig(heads=2, tp_size=2, block_tokens=block_tokens).side(0)).whole
     assert len(plan) == 1
 
 
@@ -284,6 +285,7 @@ def test_a_drafters_layers_travel_to_the_same_drafter_and_count_for_nothing() ->
     assert [one.dst for one in made.regions] == decode.regions
     assert [one.src.name for one in made.of_target] == ["l0"]
     assert made.layers == (0, 1)
+    assert made.of_layer(1) == [made.regions[1]]
     assert made.shares == shares_of(drafting("small"), 1) == 2
 
 

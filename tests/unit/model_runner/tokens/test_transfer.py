@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from baton.model_runner.tokens import transfer
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import most_bytes
@@ -292,6 +293,13 @@ def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
     assert rig.transfer.counts.grown == 1
 
 
+def test_a_device_has_a_transfer_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the slots that asynchronous scheduling needs."""
+    monkeypatch.setattr(transfer, "StreamLane", {torch.device("cuda", 1): rig.lane}.__getitem__)
+
+    assert transfer_for(torch.device("cuda", 1), SIZES).slots == (0, transfer.SLOTS)
+
+
 def test_a_host_has_tokens_at_once() -> None:
     """Where nothing is late there is no thread, and the result is there when `submit` returns."""
     transfer = transfer_for(torch.device("cpu"), SIZES)
@@ -307,6 +315,7 @@ def test_a_host_has_tokens_at_once() -> None:
     handle.synchronize()
     transfer.stop()
     assert transfer.counts.submitted == 1
+    assert sum(transfer.counts.snapshot()["histograms"]["to_host_s"]["counts"]) == 1
     assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
 
 
