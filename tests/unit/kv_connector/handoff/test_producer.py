@@ -414,6 +414,8 @@ def test_a_silent_decode_rank_is_let_go() -> None:
     pair.p.hold("p-t", 0.0)
     assert pair.p.hello_of(D).node == "d"
 
+    pair.p.tick(5.0)
+    assert pair.p.sessions
     pair.p.tick(5.5)
     assert not pair.p.released
     pair.p.push_done(push, True, 6.0)
@@ -432,9 +434,11 @@ def test_an_answer_goes_where_the_decode_rank_was_heard_last() -> None:
     pair = Pair()
     pair.watch()
 
-    pair.p.receive("another route", pair.d.sessions[PEER].stamp(Beat(open=[])), 0.0)
+    pair.p.receive("another route", pair.d.sessions[PEER].stamp(Beat(open=[OpenEpoch("t", 0)])), 0.0)
 
-    assert {route for route, _ in pair.p.outbox} == {"another route"}
+    assert [(route, message.body) for route, message in pair.p.outbox] == [
+        ("another route", Beat(open=[OpenEpoch("t", 0)]))
+    ]
 
 
 def test_a_strange_hello_does_no_harm() -> None:

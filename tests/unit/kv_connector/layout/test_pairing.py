@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
+from baton.kv_connector.layout import pairing
 from baton.kv_connector.layout.copy_plan import plan_units
 from baton.kv_connector.layout.pairing import Side, pair, shares_of
 from baton.kv_connector.layout.regions import Region, Sections
@@ -243,6 +244,13 @@ def test_what_cannot_be_mapped_is_refused_with_both_values(prefill: Side, decode
     """Before any byte moves; the sentence says what to change."""
     with pytest.raises(LayoutError, match=words):
         pair(prefill, decode)
+
+
+def test_a_block_may_have_as_many_pieces_as_are_bearable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads, whose tokens come in two pieces."""
+    monkeypatch.setattr(pairing, "MAX_PIECES", 4)
+
+    assert len(pair(PLAIN.side(0), SMALL.side(0)).regions) == 1
 
 
 def test_a_block_may_be_64_times_as_long_as_the_other_sides() -> None:

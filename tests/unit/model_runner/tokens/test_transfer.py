@@ -13,6 +13,7 @@ from baton.model_runner.tokens import transfer
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import most_bytes
+from baton.model_runner.tokens.slots import SLOTS
 from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
@@ -148,8 +149,9 @@ def test_a_lost_device_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch, wh
     assert rig.transfer.take() is False
 
     for handle in handles:
-        with pytest.raises(DeviceLostError, match=what):
+        with pytest.raises(DeviceLostError, match=what) as caught:
             handle.result()
+        assert caught.value.__cause__ is not None
     with pytest.raises(DeviceLostError):
         rig.transfer.submit({"ids": sampled(rig.compute, 3)})
 
@@ -297,7 +299,7 @@ def test_a_device_has_a_transfer_of_its_own(rig: Rig, monkeypatch: pytest.Monkey
     """With the slots that asynchronous scheduling needs."""
     monkeypatch.setattr(transfer, "StreamLane", {torch.device("cuda", 1): rig.lane}.__getitem__)
 
-    assert transfer_for(torch.device("cuda", 1), SIZES).slots == (0, transfer.SLOTS)
+    assert transfer_for(torch.device("cuda", 1), SIZES).slots == (0, SLOTS)
 
 
 def test_a_host_has_tokens_at_once() -> None:
@@ -314,7 +316,7 @@ def test_a_host_has_tokens_at_once() -> None:
     assert handle.result()["counts"].tolist() == [5, 5, 5]
     handle.synchronize()
     transfer.stop()
-    assert transfer.counts.submitted == 1
+    assert (transfer.counts.submitted, transfer.counts.slots_in_use_max) == (1, 0)
     assert sum(transfer.counts.snapshot()["histograms"]["to_host_s"]["counts"]) == 1
     assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
 
