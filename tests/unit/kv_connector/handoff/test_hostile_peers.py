@@ -93,7 +93,8 @@ def test_a_transfer_belongs_to_the_first_rank_that_asks_for_it(scene: Scene, bod
     """Another one that has learnt its id can neither take nor end it, and what it is told is clean."""
     answers = scene.says(body)
 
-    assert [answer.dirty for answer in answers if isinstance(answer, Fail)] in ([], [False])
+    told = [answer.dirty for answer in answers if isinstance(answer, Fail)]
+    assert told == ([] if isinstance(body, Beat) else [False])
     assert scene.counts() == {Refused.NOT_THEIRS: 1}
     assert scene.ends_well()
 

@@ -358,19 +358,22 @@ def test_a_reservation_that_does_not_fit_fails_cleanly(wish: BlockReservation) -
     assert pair.d.closed == ["d-t"]
 
 
-def test_only_missing_blocks_travel_and_are_digested() -> None:
-    """D has the first block already: P's begin with the first one that D wants."""
+@pytest.mark.parametrize(("has", "theirs", "ours"), [(1, [5, 6], [2, 3]), (2, [6], [3])])
+def test_only_missing_blocks_travel_and_are_digested(has: int, theirs: list[int], ours: list[int]) -> None:
+    """D has the first blocks already: P's begin with the first one that D wants."""
     pair = Pair()
     pair.p._verify = lambda _: True
     pair.start()
     pair.write()
-    pair.reserve(wish=WISH._replace(from_token=16, blocks=[[5, 6]]))
+    pair.reserve(wish=WISH._replace(from_token=has * 16, blocks=[theirs]))
 
     [push] = pair.pushes()
     pair.p.push_done(push, True, 0.0)
 
-    assert [(piece.layer, piece.start, piece.stop) for piece in push.pieces] == [(0, 0, 2), (1, 0, 2)]
-    assert pair.p.to_digest[0].pushed_blocks(16) == [2, 3]
+    assert [(piece.layer, piece.start, piece.stop) for piece in push.pieces] == [
+        (layer, 0, len(theirs)) for layer in range(2)
+    ]
+    assert pair.p.to_digest[0].pushed_blocks(16) == ours
 
 
 def test_a_revoke_whose_reserve_was_lost_is_answered_at_once() -> None:

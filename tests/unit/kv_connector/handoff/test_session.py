@@ -36,6 +36,11 @@ def test_only_another_process_than_the_known_one_has_restarted() -> None:
     assert not any(Session(D, count(1), 0.0).is_restart(message) for message in messages)
 
 
+def test_a_process_that_calls_itself_0_does_no_harm() -> None:
+    """So does the session call a peer that it has not heard of."""
+    assert Session(D, count(1), 0.0).accept(Message(0, D, 1, hello()), 1.0) is None
+
+
 NEW = P + 1  # a process at the address of the one that is known
 
 

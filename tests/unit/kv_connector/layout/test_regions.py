@@ -71,7 +71,7 @@ def test_impossible_regions_are_refused(changes: dict[str, Any]) -> None:
 
 def test_a_region_survives_its_announcement() -> None:
     """What a peer reads from our announcement is what we have."""
-    made = region(stride_bytes=128)
+    made = region(stride_bytes=128, base_addr=(1 << 63) - 9 * 128 - 64)  # to the last address that there is
     heard = msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=RegionInfo)
 
     assert Region.from_info(heard) == made
