@@ -225,7 +225,7 @@ def staged(side: Side) -> Side:
         (changed(PLAIN, sections=()), SMALL.side(0), "blocks of 8 and 4 tokens .* same --block-size"),
         (PLAIN.side(0), changed(SMALL, sections=((2, 3),)), "B for a token of a head"),
         (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=12).side(0), "8 tokens in a kernel block .* 12"),
-        (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=8 * 128).side(0), "8 tokens in a block .* 1024"),
+        (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=8 * 65).side(0), "8 tokens in a block .* 520"),
         (PLAIN.side(0)._replace(rank=Rank(tp=2, tp_size=2)), PLAIN.side(0), "is no rank of any grid"),
         (PLAIN.side(0)._replace(rank=Rank(tp_size=3)), PLAIN.side(0), "2 KV heads cannot be divided among 3 ranks"),
         (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "131072 pieces in each block are too many"),

@@ -316,7 +316,7 @@ def test_a_host_has_tokens_at_once() -> None:
     assert handle.result()["counts"].tolist() == [5, 5, 5]
     handle.synchronize()
     transfer.stop()
-    assert (transfer.counts.submitted, transfer.counts.slots_in_use_max) == (1, 0)
+    assert (transfer.counts.submitted, transfer.counts.slots_in_use_max, transfer.slots) == (1, 0, (0, 0))
     assert sum(transfer.counts.snapshot()["histograms"]["to_host_s"]["counts"]) == 1
     assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
 
