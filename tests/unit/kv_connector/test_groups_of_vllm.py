@@ -49,6 +49,7 @@ def alike(*specs: Any) -> Any:
     ("specs", "groups"),
     [
         ([FULL], ONE_GROUP),
+        ([FULL] * MAX_GROUPS, (Group(),) * MAX_GROUPS),
         ([WINDOW, FULL, alike(WINDOW, WINDOW)], (Group(64), Group(), Group(64))),
         ([CHUNKED, FULL], (Group(-64), Group())),
         # a long block stands for so many scheduler blocks that all groups' blocks have as many bytes
@@ -72,6 +73,27 @@ def test_states_are_known() -> None:
     assert have_states((Group(), STATE))
     assert have_states((Group(), CACHED_STATES))
     assert not have_states((Group(64), Group()))
+
+
+def test_a_single_group_has_blocks_of_any_size() -> None:
+    """There is no other with which they would have to agree."""
+    assert groups_of(cache(FULL), 32) == ONE_GROUP
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "group"),
+    [(replace(FULL), "tokens_per_state", Group()), (replace(WINDOW), "extra_retained_tokens", Group(64))],
+)
+def test_a_vllm_that_does_not_know_an_exception_is_served(
+    monkeypatch: pytest.MonkeyPatch, spec: Any, name: str, group: Group
+) -> None:
+    """Older versions have no number for it, and do not do it."""
+    vars(spec).pop(name, None)
+    for kind in [each for each in type(spec).__mro__ if name in vars(each)]:
+        monkeypatch.delattr(kind, name)
+
+    assert not hasattr(spec, name)
+    assert groups_of(cache(spec), 16) == (group,)
 
 
 REFUSED: dict[str, tuple[list[Any], str]] = {

@@ -99,6 +99,7 @@ def test_a_dirty_epoch_fails_at_once_and_keeps_its_blocks() -> None:
 
     assert pair.d.closed == ["d-t"]
     assert pair.d.quarantined_blocks() == 0
+    assert (pair.d.domains.retired, pair.d.domains.fencing) == ({}, set())
     assert not pair.resolved()
 
 
@@ -172,6 +173,9 @@ def test_an_outcome_before_the_reservation_fails_the_request(outcome: Fail | Com
     pair = Pair()
     pair.watch()
 
+    pair.to_d(Fail(transfer_id="t", epoch=1, dirty=False, reason="of an epoch that D has not drawn"))
+    assert not pair.resolved()
+
     pair.to_d(outcome)
     [resolved] = pair.resolved()
     assert (resolved.ok, resolved.reserved, resolved.reason) == (False, False, reason)
@@ -182,6 +186,18 @@ def test_an_outcome_before_the_reservation_fails_the_request(outcome: Fail | Com
     assert [resolved.reserved for resolved in pair.resolved()] == [True]
     assert pair.d.closed == ["d-t"]
     assert not pair.d.transfers
+
+
+def test_an_outcome_that_crosses_the_allocation_gives_the_blocks_back() -> None:
+    """P had not heard of the epoch, so its answer names none."""
+    pair = Pair()
+    pair.watch()
+    pair.d.prepare("d-t", 2, WISH, 0.0)
+
+    pair.to_d(Fail(transfer_id="t", epoch=0, dirty=False, reason="preempted"))
+
+    assert [(resolved.reserved, resolved.reason) for resolved in pair.resolved()] == [(True, "preempted")]
+    assert pair.d.closed == ["d-t"]
 
 
 def test_a_peer_that_was_forgotten_is_not_announced_to() -> None:
@@ -211,6 +227,9 @@ def test_cancel_before_the_reservation_was_sent() -> None:
     assert pair.d.closed == ["d-t"]
     assert not pair.heard_of(Reserve)
     assert pair.heard_of(Revoke) == [Revoke(transfer_id="t", epoch=0)]
+    pair.d.watch("t", "another", PEER, 0.0)
+    pair.d.cancel("d-t", 0.0)
+    assert list(pair.d.transfers) == ["t"], "what is said of a request that has ended is not said of the next one"
 
 
 def test_cancel_of_a_reserved_epoch_waits_for_the_answer() -> None:
@@ -355,7 +374,23 @@ def test_what_is_not_needed_is_revoked_until_p_has_answered(contact: str) -> Non
     assert pair.p.released == ["p-t"]
     assert not pair.d._declined
     pair.after(0.5)
-    assert len(pair.heard_of(Revoke)) == 1
+    assert pair.heard_of(Revoke) == [Revoke(transfer_id="t", epoch=0)]
+
+
+def test_what_is_wanted_again_is_not_revoked() -> None:
+    """Another request has the transfer id, and P has not heard of the first one's end."""
+    pair = Pair()
+    pair.loses = lambda _: True
+    pair.watch()
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    pair.loses = lambda _: False
+    pair.d.watch("t", "another", PEER, 0.0)
+    pair.after(1.0)
+
+    assert not pair.heard_of(Revoke)
+    assert "t" in pair.p.transfers
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -387,10 +422,16 @@ def test_what_is_kept_to_be_said_to_a_peer_that_does_not_answer_is_bounded() -> 
 def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
     """After the fence D hangs up; the next request dials again."""
     pair = ready_to_push()
+    pair.d.domains.count = 2
+    pair.d.engine_added(1, "e1")
+    assert pair.d.hellos.keys() == {PEER}
     pair.d.tick(5.5)
     pair.d.fenced("e0")
+    pair.d.engine_added(0, "e2")
     pair.d.tick(5.6)
     assert pair.d.forgotten == [PEER]
+    assert not pair.d.hellos
+    assert pair.d.domains.engine_for("tcp://another:1") == "e2", "its domain has no peer any more"
     pair.to_d(Beat(open=[]))
     assert not pair.d.sessions
 
@@ -496,6 +537,17 @@ def test_the_requests_of_one_step_are_announced_in_one_beat() -> None:
     assert pair.d.outbox == []
 
 
+def test_a_beat_lists_epochs_as_p_may_know_them() -> None:
+    """One that was not sent yet is 0."""
+    pair = reserved()
+    pair.watch("u")
+    pair.d.prepare("d-u", 2, WISH, 0.0)
+
+    pair.d.tick(1.0)
+
+    assert [message.body for _, message in pair.d.outbox] == [Beat(open=[OpenEpoch("t", 1), OpenEpoch("u", 0)])]
+
+
 def verifying() -> Pair:
     """Everything has arrived, with digests that D has not compared yet."""
     pair = ready_to_push()
@@ -527,7 +579,7 @@ def test_cancel_while_verifying_gives_the_blocks_back_at_once() -> None:
     [transfer] = pair.d.to_verify
 
     pair.d.cancel("d-t", 0.0)
-    assert not pair.d.verified(transfer, "layer.3", mismatch=True)
+    assert pair.d.verified(transfer, "layer.3", mismatch=True) is False
     pair.talk()
 
     assert pair.p.complaints == []

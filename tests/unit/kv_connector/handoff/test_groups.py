@@ -111,11 +111,11 @@ def test_a_long_block_is_pushed_when_all_of_its_places_are_written(pair: Pair) -
         for push in pair.pushes():
             for layer, first, stop in push.pieces:
                 if layer == 1:
-                    found.append((written, *push.transfer.units(16, LONG[1]).lie(first, stop)[:2]))
+                    found.append((written, *push.transfer.units(16, LONG[1]).lie(first, stop)))
             pair.p.push_done(push, True, pair.now)
     pair.talk()
 
-    assert found == [(3, [31], [11]), (4, [32], [12]), (5, [33], [13])]
+    assert found == [(3, [31], [11], [0]), (4, [32], [12], [0]), (5, [33], [13], [0])]
     assert [resolved.ok for resolved in pair.resolved()] == [True]
 
 

@@ -97,11 +97,13 @@ def test_chunks_are_pushed_as_they_are_written() -> None:
 
 
 def test_two_transfers_are_pushed_in_turn() -> None:
-    """The one that had something to push first goes first; neither disturbs the other."""
+    """The one that had something to push first goes first, whatever it pushed before; neither disturbs the other."""
     pair = Pair()
     for name in ("t", "u"):
         pair.reserve(name, epoch=ord(name))
         pair.start(name)
+    pair.write("t", blocks=1)
+    pair.push()
     pair.write("u")
     pair.write("t")
 
@@ -117,9 +119,10 @@ def test_two_transfers_are_pushed_in_turn() -> None:
 def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
     """E1: no retry, no commit; D is told to fence even while another push is under way."""
     pair = ready_to_push()
-    first, second = pair.next_push(3), pair.next_push(3)
+    first, second = pair.next_push(3), pair.next_push(2)
 
     pair.p.push_done(first, False, 0.0)
+    assert pair.p.next_push(3) is None
     pair.p.push_done(second, True, 0.0)
 
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed")
@@ -305,10 +308,10 @@ def test_started_is_told_to_who_watches() -> None:
         pair = Pair()
         first(pair)
         second(pair)
+        assert pair.heard_of(Started) == [Started(transfer_id="t", tokens=40)]
         pair.after(2.0)
         pair.to_d(Started(transfer_id="unknown", tokens=1))
 
-        assert pair.heard_of(Started)[0] == Started(transfer_id="t", tokens=40)
         assert pair.d.started == ["t"]
 
 
@@ -355,19 +358,22 @@ def test_a_reservation_that_does_not_fit_fails_cleanly(wish: BlockReservation) -
     assert pair.d.closed == ["d-t"]
 
 
-def test_only_missing_blocks_travel_and_are_digested() -> None:
-    """D has the first block already: P's begin with the first one that D wants."""
+@pytest.mark.parametrize(("has", "theirs", "ours"), [(1, [5, 6], [2, 3]), (2, [6], [3])])
+def test_only_missing_blocks_travel_and_are_digested(has: int, theirs: list[int], ours: list[int]) -> None:
+    """D has the first blocks already: P's begin with the first one that D wants."""
     pair = Pair()
     pair.p._verify = lambda _: True
     pair.start()
     pair.write()
-    pair.reserve(wish=WISH._replace(from_token=16, blocks=[[5, 6]]))
+    pair.reserve(wish=WISH._replace(from_token=has * 16, blocks=[theirs]))
 
     [push] = pair.pushes()
     pair.p.push_done(push, True, 0.0)
 
-    assert [(piece.layer, piece.start, piece.stop) for piece in push.pieces] == [(0, 0, 2), (1, 0, 2)]
-    assert pair.p.to_digest[0].pushed_blocks(16) == [2, 3]
+    assert [(piece.layer, piece.start, piece.stop) for piece in push.pieces] == [
+        (layer, 0, len(theirs)) for layer in range(2)
+    ]
+    assert pair.p.to_digest[0].pushed_blocks(16) == ours
 
 
 def test_a_revoke_whose_reserve_was_lost_is_answered_at_once() -> None:
@@ -411,15 +417,31 @@ def test_a_silent_decode_rank_is_let_go() -> None:
     pair.p.hold("p-t", 0.0)
     assert pair.p.hello_of(D).node == "d"
 
+    pair.p.tick(5.0)
+    assert pair.p.sessions
     pair.p.tick(5.5)
     assert not pair.p.released
     pair.p.push_done(push, True, 6.0)
 
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="the decode node fell silent")
+    assert pair.p.ended[-1][0].marks["failed"] == 6.0
     assert pair.p.released == ["p-t"]
     assert not pair.p.sessions
+    assert not pair.p._terms_of
     with pytest.raises(KeyError):
         pair.p.hello_of(D)
+
+
+def test_an_answer_goes_where_the_decode_rank_was_heard_last() -> None:
+    """Its connection broke, and it has made another."""
+    pair = Pair()
+    pair.watch()
+
+    pair.p.receive("another route", pair.d.sessions[PEER].stamp(Beat(open=[OpenEpoch("t", 0)])), 0.0)
+
+    assert [(route, message.body) for route, message in pair.p.outbox] == [
+        ("another route", Beat(open=[OpenEpoch("t", 0)]))
+    ]
 
 
 def test_a_strange_hello_does_no_harm() -> None:
@@ -468,6 +490,7 @@ def test_a_commit_waits_for_its_digests() -> None:
     pair.talk()
 
     assert committed(pair).digests == b"digests!"
+    assert "digested" in committed(pair).timings_s
     assert len(pair.heard_of(Commit)) == len(pair.p.to_digest) == 1
     assert pair.p.released == ["p-t"]
 

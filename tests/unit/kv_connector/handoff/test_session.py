@@ -25,6 +25,20 @@ def test_stamps_name_both_processes_and_count_up() -> None:
     assert session.stamp(BEAT) == Message(D, P, 1, BEAT)
     assert session.stamp(BEAT).seq == 2
     assert session.state is SessionState.NEW
+    assert Session(D, count(1), 0.0).stamp(BEAT) == Message(D, 0, 1, BEAT), "to whatever process is there"
+
+
+def test_only_another_process_than_the_known_one_has_restarted() -> None:
+    """The first one that is heard of has not."""
+    messages = [Message(sender, D, 6, hello()) for sender in (P, P + 1)]
+
+    assert [known().is_restart(message) for message in messages] == [False, True]
+    assert not any(Session(D, count(1), 0.0).is_restart(message) for message in messages)
+
+
+def test_a_process_that_calls_itself_0_does_no_harm() -> None:
+    """So does the session call a peer that it has not heard of."""
+    assert Session(D, count(1), 0.0).accept(Message(0, D, 1, hello()), 1.0) is None
 
 
 NEW = P + 1  # a process at the address of the one that is known

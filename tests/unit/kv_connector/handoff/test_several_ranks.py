@@ -10,7 +10,7 @@ from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Flow, Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
-from baton.kv_connector.protocol.messages import Fail, Message
+from baton.kv_connector.protocol.messages import Fail, Message, SampledToken
 from tests.unit.kv_connector.handoff.machines import PROMPT, WISH, hello, make_consumer, make_producer, reservation
 
 FLOWS = [Flow("t/0-0", "tcp://p:0"), Flow("t/1-0", "tcp://p:1")]
@@ -31,6 +31,7 @@ class Trio:
         self.now = 0.0
         self.finished: list[tuple[str, str, bool]] = []  # request, reason, whether vLLM waited
         self.closed: list[str] = []
+        self.first: list[SampledToken | None] = []  # of the commits that requests resume on
 
     def talk(self) -> None:
         """Deliver until no rank has anything to say, and take in what came of it."""
@@ -46,6 +47,7 @@ class Trio:
                 for _, message in to_d:
                     self.consumer.receive(f"tcp://p:{rank}", message, self.now)
         self.finished += [(one.request_id, one.reason, one.reserved) for one in self.gather.resolved]
+        self.first += [one.commit.first for one in self.gather.resolved if one.commit is not None]
         self.closed += self.gather.closed
         self.gather.resolved.clear()
         self.gather.closed.clear()
@@ -89,12 +91,29 @@ def reserved() -> Trio:
 def test_a_request_resumes_only_when_every_rank_has_committed() -> None:
     """I4: half of the heads are no KV."""
     trio = reserved()
+    assert set(trio.gather.started) == {"t"}
 
     trio.push(0)
     assert (trio.finished, trio.closed) == ([], [])
 
     trio.push(1)
     assert (trio.finished, trio.closed) == ([("d", "", True)], ["d"])
+    assert trio.gather.request_of("t") is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_token_is_that_of_the_rank_that_sampled_it(rank: int) -> None:
+    """One of them does: the last stage's."""
+    trio = Trio()
+    trio.watch()
+    trio.prepare()
+    trio.producers[rank].start(FLOWS[rank].flow_id, "p", PROMPT._replace(shards=2, samples=True), trio.now)
+    trio.producers[rank].token_sampled("p", SampledToken(id=7), trio.now)
+    for each in range(2):
+        trio.start(each)
+        trio.push(each)
+
+    assert trio.first == [SampledToken(id=7)]
 
 
 def test_one_ranks_failure_fails_the_request_and_gives_the_others_up() -> None:
@@ -155,10 +174,13 @@ def test_stages_without_a_common_layer_end_at_once() -> None:
     assert list(trio.consumer.transfers) == ["t/0-0"]
 
 
-def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so() -> None:
+@pytest.mark.parametrize("flows", [FLOWS, FLOWS[:1]], ids=["two flows", "a lone flow"])
+def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so(flows: Sequence[Flow]) -> None:
     """VLLM waits for what it has just allocated, so it hears of the failure, once."""
     trio = Trio()
-    trio.watch()
+    trio.gather.watch("t", "d", flows, 4, trio.now)
+    trio.consumer.announce()
+    trio.talk()
     trio.producers[0].abandon("t/0-0", "aborted before it was scheduled", trio.now)
     trio.talk()
     assert trio.finished == [("d", "aborted before it was scheduled", False)]
@@ -263,7 +285,7 @@ def fan_out() -> tuple[Producer, FanOut]:
     """A P rank that feeds two D ranks."""
     producer = make_producer()
     made = FanOut(producer)
-    made.start("t", "p", [("t/0-0", 1), ("t/0-1", 1)], PROMPT, 0.0)
+    made.start("t", "p", [("t/0-0", 1), ("t/0-1", 1)], PROMPT._replace(samples=True), 0.0)
     made.add_source_blocks("p", [1, 2, 3])
     return producer, made
 
@@ -280,6 +302,16 @@ def test_a_prompt_is_released_when_all_of_its_readers_let_go() -> None:
     producer.cancel("t/0-1", 0.0)
     made.collect()
     assert made.released == ["p"]
+    assert (made._flows, made._request_of, made._holding) == ({}, {}, {}), "nothing is kept of it"
+
+
+def test_nothing_is_kept_of_a_prompt_that_is_taken_away() -> None:
+    """No request holds its blocks: none will be released."""
+    _, made = fan_out()
+
+    made.void("p", "preempted", 0.0)
+
+    assert (made._flows, made._request_of) == ({}, {})
 
 
 def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
@@ -287,7 +319,9 @@ def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
     producer, made = fan_out()
 
     made.ready("p", 0, 2, 0.0)
+    made.token_sampled("p", SampledToken(id=7), 0.0)
 
+    assert [transfer.first for transfer in producer.transfers.values()] == [SampledToken(id=7)] * 2
     assert [transfer.ready for transfer in producer.transfers.values()] == [[2, 0], [2, 0]]
     assert [transfer.source_blocks for transfer in producer.transfers.values()] == [[[1, 2, 3]], [[1, 2, 3]]]
 
@@ -299,6 +333,15 @@ def test_a_rank_that_no_decode_rank_reads_lets_go_at_once() -> None:
     made.hold("p", 0.0)
 
     assert made.released == ["p"]
+
+
+def test_a_lone_flow_has_the_names_of_its_request() -> None:
+    """As earlier versions call them."""
+    producer = make_producer()
+
+    FanOut(producer).start("t", "p", [("t", 1)], PROMPT, 0.0)
+
+    assert [(each.transfer_id, each.request_id) for each in producer.transfers.values()] == [("t", "p")]
 
 
 def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
@@ -321,7 +364,7 @@ def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
     assert not producer.transfers
 
 
-@pytest.mark.parametrize("how", ["void", "cancel"])
+@pytest.mark.parametrize("how", ["void", "give up", "cancel"])
 def test_void_and_cancel_end_all_flows(how: str) -> None:
     """Nothing of them is left. What is held is released: vLLM waits for that, though the device may have failed."""
     producer, made = fan_out()
@@ -329,6 +372,8 @@ def test_void_and_cancel_end_all_flows(how: str) -> None:
 
     if how == "void":
         made.void("p", "the device failed", 0.0)
+    elif how == "give up":
+        made.give_up("p", "blocks are wanted", 0.0)
     else:
         assert made.cancel("t", 0.0) == 2
     made.collect()
@@ -342,7 +387,9 @@ def test_a_transfer_is_open_until_its_last_flow_ends() -> None:
     producer, made = fan_out()
     assert made.is_open("t")
 
-    assert [made.ended("t", flow) for flow in ("t/0-1", "t/0-0")] == [False, True]
+    assert not made.ended("t", "t/0-1")
+    assert made.is_open("t")
+    assert made.ended("t", "t/0-0")
     assert not made.is_open("t")
 
     producer.cancel("u/0-0", 0.0)

@@ -105,7 +105,7 @@ def test_nothing_to_copy_is_no_copy() -> None:
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize(
     ("src", "dst", "bad"),
-    [([0, -1], [0, 1], "-1"), ([10], [0], "10"), ([0], [10], "10"), ([0], [-3], "-3")],
+    [([0, -1], [0, 1], "-1"), ([0, 10], [0, 1], "10"), ([0], [10], "10"), ([0], [-3], "-3")],
 )
 def test_ids_outside_their_region_are_refused(src: list[int], dst: list[int], bad: str) -> None:
     """A block id that the region does not have would name memory outside it."""

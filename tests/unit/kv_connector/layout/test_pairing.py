@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
+from baton.kv_connector.layout import pairing
 from baton.kv_connector.layout.copy_plan import plan_units
 from baton.kv_connector.layout.pairing import Side, pair, shares_of
 from baton.kv_connector.layout.regions import Region, Sections
@@ -132,14 +133,16 @@ def test_a_prefix_that_d_has_is_left_out_whatever_the_block_sizes() -> None:
     assert arrived == {at: what for at, what in expected.items() if what[0] >= 24}
 
 
-def test_equal_layouts_travel_as_whole_blocks() -> None:
+@pytest.mark.parametrize("block_tokens", [1, 8])
+def test_equal_layouts_travel_as_whole_blocks(block_tokens: int) -> None:
     """Where nothing differs there is one copy for a run of blocks."""
-    rig = Rig(heads=2, tp_size=1, block_tokens=8)
+    rig = Rig(heads=2, tp_size=1, block_tokens=block_tokens)
     found = pair(rig.side(0), rig.side(0))
 
     plan = plan_units(found.regions, [3, 4, 5], [7, 8, 9], [0, 0, 0])
 
     assert found.whole
+    assert not pair(rig.side(0), Rig(heads=2, tp_size=2, block_tokens=block_tokens).side(0)).whole
     assert len(plan) == 1
 
 
@@ -222,10 +225,10 @@ def staged(side: Side) -> Side:
         (changed(PLAIN, sections=()), SMALL.side(0), "blocks of 8 and 4 tokens .* same --block-size"),
         (PLAIN.side(0), changed(SMALL, sections=((2, 3),)), "B for a token of a head"),
         (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=12).side(0), "8 tokens in a kernel block .* 12"),
-        (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=8 * 128).side(0), "8 tokens in a block .* 1024"),
+        (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=8 * 65).side(0), "8 tokens in a block .* 520"),
         (PLAIN.side(0)._replace(rank=Rank(tp=2, tp_size=2)), PLAIN.side(0), "is no rank of any grid"),
         (PLAIN.side(0)._replace(rank=Rank(tp_size=3)), PLAIN.side(0), "2 KV heads cannot be divided among 3 ranks"),
-        (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "pieces in each block are too many"),
+        (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "131072 pieces in each block are too many"),
         (changed(PLAIN, window=9), PLAIN.side(0), "9 tokens in the attention window in the prefill rank, 0"),
         (changed(PLAIN, window=9), changed(SMALL, window=9), "8 tokens in a block of a layer with a window, .* 4"),
         (changed(PLAIN, places=2), PLAIN.side(0), "2 scheduler blocks in a block in the prefill rank, 1"),
@@ -241,6 +244,20 @@ def test_what_cannot_be_mapped_is_refused_with_both_values(prefill: Side, decode
     """Before any byte moves; the sentence says what to change."""
     with pytest.raises(LayoutError, match=words):
         pair(prefill, decode)
+
+
+def test_a_block_may_have_as_many_pieces_as_are_bearable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads, whose tokens come in two pieces."""
+    monkeypatch.setattr(pairing, "MAX_PIECES", 4)
+
+    assert len(pair(PLAIN.side(0), SMALL.side(0)).regions) == 1
+
+
+def test_a_block_may_be_64_times_as_long_as_the_other_sides() -> None:
+    """Not longer: see above."""
+    longest = Rig(heads=2, tp_size=1, block_tokens=64 * PLAIN.block_tokens)
+
+    assert len(pair(PLAIN.side(0), longest.side(0)).regions[0].strips) == 64
 
 
 def test_a_long_block_is_divided_into_kernel_blocks_by_its_own_length() -> None:
@@ -268,11 +285,15 @@ def drafting(drafter: str, tp_size: int = 1, **changes: object) -> Side:
 
 def test_a_drafters_layers_travel_to_the_same_drafter_and_count_for_nothing() -> None:
     """D resumes on the target's layers alone, and compares those alone."""
-    made = pair(drafting("small"), drafting("small"))
+    prefill, decode = drafting("small", base_addr=1 << 20), drafting("small")
 
-    assert [one.src.name for one in made.regions] == ["l0", "draft"]
+    made = pair(prefill, decode)
+
+    assert [one.src for one in made.regions] == prefill.regions
+    assert [one.dst for one in made.regions] == decode.regions
     assert [one.src.name for one in made.of_target] == ["l0"]
     assert made.layers == (0, 1)
+    assert made.of_layer(1) == [made.regions[1]]
     assert made.shares == shares_of(drafting("small"), 1) == 2
 
 

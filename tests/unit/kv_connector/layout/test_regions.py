@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout.regions import Region, regions_of_tensor, storage_spans, unique_regions
+from baton.kv_connector.layout.regions import (
+    Division,
+    Region,
+    Sections,
+    regions_of_tensor,
+    storage_spans,
+    unique_regions,
+)
 
 PLAIN = Region(name="layer.0", layer=0, base_addr=4096, block_bytes=64, stride_bytes=64, num_blocks=10)
 
@@ -20,7 +27,7 @@ def region(**changes: Any) -> Region:
     return replace(PLAIN, **changes)
 
 
-def regions_of(tensor: torch.Tensor, num_blocks: int) -> tuple[Region, ...]:
+def regions_of(tensor: torch.Tensor, num_blocks: int, division: Division | None = None) -> tuple[Region, ...]:
     return regions_of_tensor(
         name="l",
         layer=3,
@@ -29,6 +36,7 @@ def regions_of(tensor: torch.Tensor, num_blocks: int) -> tuple[Region, ...]:
         strides=tensor.stride(),
         itemsize=tensor.element_size(),
         num_blocks=num_blocks,
+        division=division,
     )
 
 
@@ -63,7 +71,7 @@ def test_impossible_regions_are_refused(changes: dict[str, Any]) -> None:
 
 def test_a_region_survives_its_announcement() -> None:
     """What a peer reads from our announcement is what we have."""
-    made = region(stride_bytes=128)
+    made = region(stride_bytes=128, base_addr=(1 << 63) - 9 * 128 - 64)  # to the last address that there is
     heard = msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=RegionInfo)
 
     assert Region.from_info(heard) == made
@@ -120,6 +128,38 @@ def test_tensors_that_are_not_understood_are_refused(tensor: torch.Tensor, num_b
     """No dimension, or either of two, counts the blocks; or a block's bytes are not one run for one copy."""
     with pytest.raises(LayoutError, match=message):
         regions_of(tensor, num_blocks)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sections", "expected"),
+    [
+        (torch.empty(6, 2, 4, 8), None, (2, 2, 4, ((1, 32),))),
+        (torch.empty(6, 4, 2, 8).transpose(1, 2), None, (2, 1, 0, ((1, 64),))),
+        (torch.empty(6, 4, 1, 8).transpose(1, 2), None, (2, 1, 4, ((1, 32),))),
+        (torch.empty(6, 1, 2, 8).transpose(1, 2), None, (2, 2, 4, ((1, 32),))),
+        (torch.empty(6, 2, 8, 4).transpose(2, 3), None, (2, 2, 4, ())),
+        (torch.empty(6, 2, 4, 8), ((4, 4), (1, 16)), (2, 2, 4, ((4, 4), (1, 16)))),
+        (torch.empty(6, 2, 4, 8), ((4, 4), (1, 15)), (2, 2, 4, ())),
+        (torch.empty(6, 4, 8), None, (1, 1, 0, ())),
+    ],
+    ids=[
+        "heads first",
+        "tokens first",
+        "tokens first, of one head",
+        "tokens first, one of them",
+        "tokens last",
+        "packed by the kernel",
+        "packed in more or less than a token has",
+        "no heads",
+    ],
+)
+def test_a_block_is_divided_as_its_strides_allow(
+    tensor: torch.Tensor, sections: Sections | None, expected: tuple[int, int, int, Sections]
+) -> None:
+    """Among ranks where each head's tokens lie together, among blocks of other sizes where the order of tokens is known."""
+    (found,) = regions_of(tensor, 3, Division(4, sections))
+
+    assert (found.kernel_blocks, found.heads, found.total_heads, found.sections) == expected
 
 
 def test_any_order_of_dimensions_against_an_oracle() -> None:

@@ -231,6 +231,11 @@ def test_between_equal_sizes_a_state_is_one_piece() -> None:
     ("prefill", "decode", "words"),
     [
         (KINDS["mamba2"].side(2), KINDS["mamba2"].side(1, state_parts=()), "sizes 2 and 1 need to know how a layer"),
+        (
+            KINDS["mamba2"].side(2, state_parts=()),
+            KINDS["mamba2"].side(1, state_parts=()),
+            "sizes 2 and 1 need to know",
+        ),
         (KINDS["mamba2"].side(2), mamba2(1).side(1), "the two ranks' states consist of other parts"),
         (
             KINDS["mamba2"].side(2),
@@ -238,6 +243,7 @@ def test_between_equal_sizes_a_state_is_one_piece() -> None:
             "in a rank of 1, whose parts would have",
         ),
         (KINDS["mamba2"].side(2)._replace(block_tokens=8), KINDS["mamba2"].side(1), "8 tokens in a block of a layer"),
+        (KINDS["mamba2"].side(2, window=9), KINDS["mamba2"].side(1), "9 tokens in the attention window in the prefill"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused(prefill: Side, decode: Side, words: str) -> None:

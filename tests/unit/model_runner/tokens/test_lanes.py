@@ -1,7 +1,7 @@
 """What the copy stream of a device does, on one that is late; no device is needed to see that."""
 
 import threading
-from unittest.mock import Mock, patch
+from unittest.mock import Mock, call, patch
 
 import pytest
 import torch
@@ -49,9 +49,13 @@ def test_copies_leave_the_host_alone() -> None:
     lane.copy(target, source)
     with patch.object(torch, "empty") as empty:
         lane.host_memory(64)
+        lane.device_memory(64)
 
     target.copy_.assert_called_once_with(source, non_blocking=True)
-    empty.assert_called_once_with(64, dtype=torch.uint8, pin_memory=True)
+    assert empty.call_args_list == [
+        call(64, dtype=torch.uint8, pin_memory=True),
+        call(64, dtype=torch.uint8, device=DEVICE),
+    ]
 
 
 def test_late_device_is_waited_for_asleep_by_a_thread_that_has_set_it(device: LateDevice) -> None:

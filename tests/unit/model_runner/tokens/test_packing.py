@@ -24,6 +24,7 @@ def test_a_slot_holds_what_the_engine_may_bring(speculative_tokens: int) -> None
     found = most_bytes(max_num_seqs=300, speculative_tokens=speculative_tokens, top_logprobs=5)
     rows = 300 * (1 + speculative_tokens)
 
-    needed = pack((rows * 8, 300 * 8, 300 * 8, rows * 6 * 8, rows * 6 * 4, rows * 8))
+    drafts, counts = 300 * speculative_tokens * 8, [300 * 8] * 4
+    needed = pack((rows * 8, drafts, *counts, rows * 6 * 8, rows * 6 * 4, rows * 8))
 
     assert found >= needed.size_bytes

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from baton.model_runner.tokens import transfer
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import most_bytes
+from baton.model_runner.tokens.slots import SLOTS
 from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
@@ -144,11 +146,12 @@ def test_a_lost_device_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch, wh
     else:
         rig.device.lose(what)
 
-    rig.transfer.take()
+    assert rig.transfer.take() is False
 
     for handle in handles:
-        with pytest.raises(DeviceLostError, match=what):
+        with pytest.raises(DeviceLostError, match=what) as caught:
             handle.result()
+        assert caught.value.__cause__ is not None
     with pytest.raises(DeviceLostError):
         rig.transfer.submit({"ids": sampled(rig.compute, 3)})
 
@@ -246,6 +249,29 @@ def test_steps_of_inference_mode_are_taken_by_another_thread(rig: Rig, monkeypat
     assert adopted == ["token-transfer"]
 
 
+def test_a_step_that_comes_as_the_runner_stops_is_not_taken(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its readers have been told that it does not come; its slot is never used again."""
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    monkeypatch.setattr(rig.transfer._flights[0].slot.event, "synchronize", rig.transfer.stop)
+
+    assert rig.transfer.take() is False
+
+    with pytest.raises(TokenTransferError):
+        handle.result()
+    assert rig.transfer.slots == (1, 2)
+
+
+def test_stopping_waits_for_the_taker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When `stop` returns, nothing of this runner uses the device any more."""
+    ended: list[bool] = []
+    monkeypatch.setattr(rig.lane, "adopt_thread", lambda: ended.append(threading.Event().wait(SOON_S)))
+    rig.transfer.start()
+
+    rig.transfer.stop()
+
+    assert ended
+
+
 def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
     """A runner can stop although its device hangs."""
     stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
@@ -259,13 +285,21 @@ def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
 
 def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
     """Logprobs of the whole vocabulary, say: counted, since making pinned memory can stall a device."""
-    tops = torch.rand(1, 5000)
+    tops = torch.arange(1 << 15).to(torch.uint8)  # with the other tensor's, a byte more than a power of two
 
-    handle = rig.transfer.submit({"logprobs": tops})
+    handle = rig.transfer.submit({"logprobs": tops, "more": torch.ones(1, dtype=torch.uint8)})
     rig.transfer.take()
 
     assert torch.equal(handle.result()["logprobs"], tops)
+    assert handle.result()["more"].item() == 1
     assert rig.transfer.counts.grown == 1
+
+
+def test_a_device_has_a_transfer_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the slots that asynchronous scheduling needs."""
+    monkeypatch.setattr(transfer, "StreamLane", {torch.device("cuda", 1): rig.lane}.__getitem__)
+
+    assert transfer_for(torch.device("cuda", 1), SIZES).slots == (0, SLOTS)
 
 
 def test_a_host_has_tokens_at_once() -> None:
@@ -282,7 +316,8 @@ def test_a_host_has_tokens_at_once() -> None:
     assert handle.result()["counts"].tolist() == [5, 5, 5]
     handle.synchronize()
     transfer.stop()
-    assert transfer.counts.submitted == 1
+    assert (transfer.counts.submitted, transfer.counts.slots_in_use_max, transfer.slots) == (1, 0, (0, 0))
+    assert sum(transfer.counts.snapshot()["histograms"]["to_host_s"]["counts"]) == 1
     assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -292,6 +327,7 @@ def test_everything_is_counted(rig: Rig) -> None:
     assert rig.transfer.slots == (2, 2)
     while rig.transfer.take():
         pass
+    assert rig.transfer.take() is False
     for handle in handles:
         handle.result()
 
