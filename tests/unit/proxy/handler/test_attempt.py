@@ -14,7 +14,7 @@ from baton.contracts.http import LOCAL, PATH_HEADER, RECOMPUTED
 from baton.contracts.kv_transfer import Role, new_transfer_id
 from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.handler import attempt as attempt_module
-from baton.proxy.handler.attempt import AttemptRunner, prefill_params
+from baton.proxy.handler.attempt import CUT, AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
@@ -24,17 +24,42 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.stream import Stream
+from baton.proxy.tracing.traces import Leg, Trace
 from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.handler.test_legs import answered
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.resume.test_stream import ROLE, event
 
+STREAM = "text/event-stream"
+
 
 def runner() -> AttemptRunner:
     parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
     parts["watch"].watching.return_value = nullcontext()
     return AttemptRunner(BatonConfig(), SECRET, **parts)
+
+
+class SeenTrace(Trace):
+    """Keeps how each leg ended first, by its node's role, and what happened on it."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, str] = {}
+        self.events: list[tuple[str, str]] = []
+
+    def leg(self, role: str, url: str) -> Leg:
+        seen = self
+
+        class SeenLeg(Leg):
+            line = f"traceparent: {url}\r\n".encode()
+
+            def event(self, name: str) -> None:
+                seen.events.append((role, name))
+
+            def end(self, problem: str = "") -> None:
+                seen.ends.setdefault(role, str(problem))
+
+        return SeenLeg()
 
 
 def estimates(asked: ClientRequest) -> list[Estimate | None]:
@@ -52,6 +77,19 @@ def estimates(asked: ClientRequest) -> list[Estimate | None]:
 
 def test_legs_that_compute_a_prompt_are_timed() -> None:
     assert [each and each[:2] for each in estimates(request())] == [(100, None), (70, None)]
+
+
+@pytest.mark.parametrize("asked", [request(), replace(request(), endpoint=RESPONSES)], ids=["timed", "not timed"])
+def test_each_prompt_counts_as_its_nodes(monkeypatch: pytest.MonkeyPatch, asked: ClientRequest) -> None:
+    """In bytes and in seconds, as of the last ten; one of which nothing is known to be computed does not."""
+    made, alone = runner(), node("decode")
+    alone.clock = lambda: 0.0
+    monkeypatch.setattr(alone, "prefill_time", Mock(predict_s=lambda size, _: size / 100))
+    for work_bytes in (0, 70):
+        made.local_call(LocalPlan(decode=alone, path=LOCAL, reason="", work_bytes=work_bytes), asked)
+
+    assert (alone.prompt_rate.bytes_per_s(0.0), alone.prompt_rate.prompts_per_s(0.0)) == (7.0, 0.1)
+    assert alone.prompt_share.at(0.0) == pytest.approx(0.07)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +176,21 @@ async def run_pair(
         return decode()
 
     monkeypatch.setattr(made, "prefill", prefill_leg)
-    asked = replace(request({"prompt": "x" * 900, "stream": True}), endpoint=endpoint)
+    trace = SeenTrace()
+    asked = replace(request({"prompt": "x" * 900, "stream": True}), endpoint=endpoint, trace=trace)
+    monkeypatch.setattr(attempt_module, "perf_counter", lambda: 10.0)
     attempt = made.run(plan, asked, relay)
     monkeypatch.setattr(attempt, "_decode", decode_leg)
     async with attempt as outcome:
         assert plan.decode.open_streams == isinstance(outcome, Opened)
     is_fetched = isinstance(outcome, Opened) and not outcome.recomputed
     assert cast("Any", made.cancels).add.called == (not is_fetched)
-    assert sum(plan.decode.times.handover.counts) == is_fetched
-    assert len(made._outliving) == (not isinstance(outcome, DecodeFailed))
+    handover, ended = plan.decode.times.handover, plan.decode.times.ended
+    assert (sum(handover.counts), handover.sum_s) == (is_fetched, 8.5 * is_fetched)
+    assert (sum(ended.counts), ended.sum_s) == (isinstance(outcome, Opened), 0.0)
+    is_cut = isinstance(outcome, DecodeFailed)
+    assert trace.ends == {"decode": "" if isinstance(outcome, Opened) else CUT} | ({"prefill": CUT} if is_cut else {})
+    assert len(made._outliving) == (not is_cut)
     await until_true(lambda: not plan.prefill.requests)
     assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)
     assert (plan.decode.open_streams, plan.decode.load) == (0, 0.0)
@@ -269,3 +313,17 @@ async def test_a_node_that_does_not_send_what_it_has_in_time_is_busy(
 
     assert isinstance(outcome, PrefillFailed)
     assert outcome.kind is kind
+
+
+async def test_a_proxy_that_stops_ends_the_legs_that_outlived_their_requests() -> None:
+    made, never = runner(), asyncio.Event()
+
+    async def leg() -> PrefillDone:
+        await never.wait()
+        return PrefillDone()
+
+    outliving = asyncio.create_task(leg())
+    made.outlive(outliving)
+    await made.stop()
+
+    assert outliving.cancelled()

@@ -248,6 +248,30 @@ def test_a_responses_events_are_numbered_on_behind_empty_ones() -> None:
     assert b'"sequence_number":3' in got
 
 
+def said(text: str, **more: Any) -> bytes:
+    return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **more}]})
+
+
+def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is their example; one that says something else, too, is not."""
+    record = record_of("chat")
+    record.take(named(0, [1]) + said("a"))
+    record.take(named(0, [2]) + said("b", finish_reason="stop"))
+    monkeypatch.setattr(baton.proxy.resume.record, "parse", None)
+
+    assert record.take(named(0, [3]) + said("c")) == said("c")
+    assert record.start() == ((1, 2, 3),)
+
+
+def test_tokens_that_are_named_before_their_event_keep_their_order() -> None:
+    record = record_of("chat")
+    record.take(named(0, [1]) + said("a"))
+    record.take(named(0, [2]))
+    record.take(named(0, [3]) + said("b"))
+
+    assert record.start() == ((1, 2, 3),)
+
+
 def test_a_stream_whose_tokens_were_not_named() -> None:
     """There is nothing to start with, but for one that has said nothing."""
     record = record_of("chat")
@@ -365,6 +389,19 @@ def test_a_responses_items_keep_the_ids_that_the_client_has() -> None:
     assert b"msg_2" not in got
 
 
+def test_a_response_keeps_the_time_at_which_the_client_has_seen_it_made() -> None:
+    record = record_of("response")
+
+    def told(kind: str, created_at: int) -> bytes:
+        return b"event: %b\n" % kind.encode() + event({"type": kind, "response": {"created_at": created_at}})
+
+    record.take(told("response.created", 5))
+    record.begin_leg()
+
+    assert record.take(told("response.created", 9)) == b""
+    assert b'"created_at":5' in record.take(told("response.completed", 9))
+
+
 def test_what_was_said_once_is_not_said_again_beside_something_new() -> None:
     """A role that comes with text; text that stands between what the template of events has and what it has not."""
     record = record_of("chat")
@@ -384,11 +421,12 @@ def test_what_was_said_once_is_not_said_again_beside_something_new() -> None:
     assert record.take(said({"content": "h"})) == said({"content": "h"})
 
 
-def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("each", [1, 2])
+def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
     monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
     record = record_of("chat")
-    for at in range(9):
-        record.take(named(0, [at]) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
+    for at in range(6 // each):
+        record.take(named(0, [at] * each) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
 
     with pytest.raises(CannotFollowError):
         record.start()
