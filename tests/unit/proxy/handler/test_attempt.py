@@ -135,6 +135,23 @@ async def test_a_prompt_is_computed_when_tokens_have_come(role: Role, streamed: 
     assert role == "decode" or loads == [1, 0]
 
 
+async def test_an_answer_that_is_open_is_a_stream_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prompt is computed; how long it took is noted, and its leg ends with it."""
+    made, alone, trace = runner(), node("decode"), SeenTrace()
+    opened = Opened(Mock(headers=[]), b"data: a\n\n")
+    monkeypatch.setattr(made, "decode", AsyncMock(return_value=opened))
+    monkeypatch.setattr(attempt_module, "perf_counter", lambda: 10.0)
+    plan = LocalPlan(decode=alone, path=LOCAL, reason="", work_bytes=7)
+
+    async with made.run(plan, replace(request({"stream": True}), trace=trace), Mock(stream=Mock(kept=None))):
+        assert (alone.open_streams, alone.own_prompt_bytes, alone.requests) == (1, 0, 1)
+
+    assert (alone.open_streams, alone.requests, alone.load) == (0, 0, 0.0)
+    assert (sum(alone.times.ended.counts), alone.times.ended.sum_s) == (1, 0.0)
+    assert cast("Any", opened.answer).close.called
+    assert not cast("Any", made.cancels).add.called
+
+
 @pytest.mark.parametrize(("reason", "streams", "load"), [(ON_PREFILL, 1, 0.0), (ONE_TOKEN, 0, 1.0)])
 async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str, streams: int, load: float) -> None:
     """It is a stream from the beginning; one token is made at the end of its prompt."""

@@ -170,6 +170,15 @@ async def test_the_first_tokens_of_a_whole_answer_are_told_of_before_it_is_there
     assert order == (["tokens", "read", "read"] if names_tokens else [])
 
 
+async def test_a_further_node_names_all_tokens_of_a_whole_answer_again() -> None:
+    kept, named = KeptTokens(), [TOKENS_COMMENT + b"0 %d\n" % token for token in (1, 2, 3)]
+    kept.take(named[0] + named[1])
+
+    await open_decode(answered(200, b"".join(named), TOKENS_TYPE), kept)
+
+    assert kept.start() == ((1, 2, 3),)
+
+
 def answered(status: int, body: bytes, kind: str = "application/json") -> Any:
     """A request that its node has answered with this, and no more."""
     answer = UpstreamResponse(Mock(), status, [(b"content-type", kind.encode()), (b"retry-after", b"3")])

@@ -249,18 +249,35 @@ def test_a_responses_events_are_numbered_on_behind_empty_ones() -> None:
 
 
 def said(text: str, **more: Any) -> bytes:
-    return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **more}]})
+    return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None} | more]})
 
 
 def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is their example; one that says something else, too, is not."""
     record = record_of("chat")
-    record.take(named(0, [1]) + said("a"))
-    record.take(named(0, [2]) + said("b", finish_reason="stop"))
+    record.take(named(0, [10]) + said("a"))
+    record.take(named(0, [11]) + said("b", finish_reason="stop"))
     monkeypatch.setattr(baton.proxy.resume.record, "parse", None)
 
-    assert record.take(named(0, [3]) + said("c")) == said("c")
-    assert record.start() == ((1, 2, 3),)
+    assert record.take(named(0, [12]) + said("c")) == said("c")
+    assert record.start() == ((10, 11, 12),)
+
+
+def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> None:
+    record = AnswerRecord(ChatEvents(), has_logprobs=True)
+    for token in (1, 2):
+        record.take(named(0, [token]) + said("a", logprobs={"content": [{"token": "a"}]}))
+
+    assert record.start() == ((1, 2),)
+
+
+def test_the_tokens_of_each_choice_are_its_own() -> None:
+    record = record_of("chat")
+    record.take(named(1, [9]) + said("z", index=1))
+    for token in (1, 2):
+        record.take(named(0, [token]) + said("a"))
+
+    assert record.start() == ((1, 2), (9,))
 
 
 def test_tokens_that_are_named_before_their_event_keep_their_order() -> None:
