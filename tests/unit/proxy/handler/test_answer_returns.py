@@ -43,6 +43,7 @@ class Returns:
         self.metrics, self.now_s = Mock(), 100.0
         self.sent: list[tuple[Any, ...]] = []
         self.ends: list[asyncio.Future[str]] = []
+        self.ended = 0
         monkeypatch.setattr(answer_returns, "send_kv", self._send)
         monkeypatch.setattr(answer_returns, "perf_counter", lambda: self.now_s)
         plans = planner(self.prefill, [self.source])
@@ -51,7 +52,10 @@ class Returns:
     async def _send(self, attempts: object, plan: Any, requests: list[Any], *, timeout_s: float) -> str:
         self.sent.append((attempts, plan, requests, timeout_s))
         self.ends.append(asyncio.get_running_loop().create_future())
-        return await self.ends[-1]
+        try:
+            return await self.ends[-1]
+        finally:
+            self.ended += 1
 
     async def offer(self, made: Stream, to: Node | None = None) -> None:
         self.made.offer(made, (self.source, to or self.prefill[0]))
@@ -209,6 +213,8 @@ async def test_what_has_waited_too_long_or_for_a_node_that_is_gone_is_dropped(ma
 
     assert here.asked == ["a"]
     assert here.counted == ["returned", "dropped"]
+    await here.offer(answer(user="c"), here.prefill[1])
+    assert here.counted == ["returned", "dropped"]
 
 
 async def test_what_has_waited_for_the_longest_time_is_not_dropped(make: Make) -> None:
@@ -227,8 +233,8 @@ async def test_a_proxy_that_stops_begins_no_other_return(make: Make) -> None:
     await here.offer(answer(user="b"))
 
     await here.made.stop()
+    assert here.ended == 1
     await settle()
 
     assert here.asked == ["a"]
-    assert here.ends[0].cancelled()
     assert not here.counted

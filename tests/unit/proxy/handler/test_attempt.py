@@ -344,3 +344,4 @@ async def test_a_proxy_that_stops_ends_the_legs_that_outlived_their_requests() -
     await made.stop()
 
     assert outliving.cancelled()
+    await until_true(lambda: not made._outliving)

@@ -68,16 +68,16 @@ class Watched:
         self.tasks: list[asyncio.Task[None]] = []
         self.relays: list[Any] = []
 
-    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
-        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
+    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0, has_kv: bool = True) -> None:
+        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s, has_kv)))
 
-    async def _run(self, made: Stream, history: History, sent_s: float) -> None:
+    async def _run(self, made: Stream, history: History, sent_s: float, has_kv: bool) -> None:
         relay = cast(
             "Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0)
         )
         self.relays.append(relay)
         try:
-            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
+            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=has_kv):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)
@@ -272,3 +272,44 @@ async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watch: 
 
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
     assert not ahead.ended
+
+
+async def test_only_kv_that_a_node_is_known_to_have_goes_ahead(watch: Watch) -> None:
+    """That of a whole answer whose tokens come is."""
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
+    here.add(stream(), has_kv=False)
+    here.nodes[0].evacuated_at = 1.0
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
+    assert not ahead.ended
+
+    here.add(whole(), has_kv=False)
+    await until_true(lambda: ahead.ended)
+    assert here.broken == [FailureKind.DRAINED]
+
+
+async def test_a_node_without_streams_is_not_looked_at(watch: Watch) -> None:
+    """Those that stayed are gone."""
+    here = watch(State.DRAINING)
+    here.nodes[1].state = State.DOWN
+    here.add(stream())
+    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
+
+    here.tasks[0].cancel()
+    await until_true(lambda: here.watch._timer is None)
+
+    assert here.nodes[0].moves.staying == {}
+    assert not here.watch._streams
+
+
+async def test_the_tokens_that_a_whole_answer_has_at_the_first_look_are_no_silence() -> None:
+    """Nor those that have come since the last one."""
+    made = whole()
+    assert made.kept is not None
+    relay = SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=0.0), asked_at=0.0)
+    watched = StreamWatch(cast("Any", ()), stall_timeout_s=5.0, drain_handover_s=0)
+    one: Any = watched.watching(cast("Any", FakeNode(State.SILENT)), NOTHING_YET, cast("Any", relay))
+
+    assert [one.idle_s(now_s) for now_s in (1e9, 1e9 + 3)] == [0.0, 3.0]
+    made.kept.take(TOKENS_COMMENT + b"0 2\n")
+    assert [one.idle_s(now_s) for now_s in (1e9 + 4, 1e9 + 6)] == [0.0, 2.0]

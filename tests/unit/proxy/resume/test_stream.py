@@ -157,6 +157,18 @@ def test_how_a_prefill_nodes_part_ends(
     assert (answer.part.broken is not None) == (ends == "broken")
 
 
+def test_what_a_prefill_node_said_of_which_the_client_has_nothing_does_not_count() -> None:
+    """Another one begins the answer."""
+    answer = stream()
+    answer.begin_prefill()
+    assert take_prefill(answer, TOKENS_COMMENT + b"0 7\n" + ERROR % 500) == b""
+
+    answer.begin_prefill()
+
+    assert take_prefill(answer, event(1)) == event(1, names=False)
+    assert answer.tokens() == ((1,),)
+
+
 def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:
     """One choice has ended by itself; another leg starts with all three tokens."""
     answer = stream(n=3)
