@@ -130,21 +130,6 @@ async def test_which_answers_return(make: Make, made: Stream, settings: dict[str
     assert not here.counted
 
 
-async def test_an_answer_of_one_token_does_not_return_whatever_a_block_is(make: Make) -> None:
-    """A node could start with none of it."""
-    here = make()
-    for block, tokens, returned in ((1, 1, 0), (1, 2, 1)):
-        info = here.prefill[0].info
-        assert info is not None
-        assert info.fingerprint is not None
-        described = msgspec.structs.replace(info.fingerprint, block_size_tokens=block)
-        for each in (here.source, here.prefill[0]):
-            assert each.info is not None
-            each.describe(msgspec.structs.replace(each.info, fingerprint=described))
-        await here.offer(answer(tokens))
-        assert len(here.sent) == returned
-
-
 async def test_an_answer_without_a_pair_does_not_return(make: Make) -> None:
     here = make()
     here.made.offer(answer(), None)
