@@ -176,9 +176,17 @@ def test_streams_that_one_decode_node_cannot_have_alone_keep_both_plain_servers(
         (30_000, 10_000, 6, ON_DECODE),
         (30_000, 30_000, 1, ON_DECODE),
         (30_000, 30_000, 9, ON_PREFILL),
+        (30_000, 10_000, 8, ON_PREFILL),
         (30_000, 10_000, 40, ON_PREFILL),
     ],
-    ids=["it has more of it", "the decode node has", "the decode node has less to do", "more to do", "much more to do"],
+    ids=[
+        "it has more of it",
+        "decode node has",
+        "decode node has less to do",
+        "more to do",
+        "enough to do",
+        "much more",
+    ],
 )
 def test_both_nodes_are_then_used_as_plain_servers(there: int, here: int, requests: int, placement: Placement) -> None:
     """Conversations stay on their nodes; not all of those that share a beginning."""

@@ -388,6 +388,17 @@ def test_a_short_record_reads_a_long_stream() -> None:
 
 
 @pytest.mark.parametrize("is_short", [False, True])
+def test_a_third_leg_repeats_what_both_legs_before_have_said(*, is_short: bool) -> None:
+    record, events = record_of("chat", is_short=is_short), list(KINDS["chat"](ONE_BY_ONE, 1))
+    got = [record.take(events[0])]
+    for last in (3, len(events)):
+        record.begin_leg()
+        got.append(record.take(b"".join(events[:last])))
+
+    assert got == [unnamed(b"".join(each)) for each in (events[:1], events[1:3], events[3:])]
+
+
+@pytest.mark.parametrize("is_short", [False, True])
 def test_what_comes_behind_the_end_opens_nothing(*, is_short: bool) -> None:
     """As a comment that keeps the connection open."""
     record = record_of("chat", is_short=is_short)
