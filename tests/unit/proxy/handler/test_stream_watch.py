@@ -38,10 +38,10 @@ class FakeNode:
         return model == "m"
 
 
-def stream(line: bytes = b"0 1") -> Stream:
+def stream(line: bytes = b"0 1", *, resumes: bool = True) -> Stream:
     """A stream that has said something, its tokens named like this."""
     body = msgspec.json.encode({"model": "m", "messages": [], "stream": True})
-    made = Stream(parse(CHAT, "r", [], body), resumes=True)
+    made = Stream(parse(CHAT, "r", [], body), resumes=resumes)
     made.begin_decode(cast("Any", SimpleNamespace(sent_s=1.0, second_token_gap_s=None)))
     choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
     made.take(TOKENS_COMMENT + line + b"\ndata: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
@@ -141,6 +141,33 @@ def whole(said: bytes = TOKENS_COMMENT + b"0 1\n") -> Stream:
     return made
 
 
+HEAD = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
+
+
+@pytest.mark.parametrize(
+    ("made", "sent_s", "why"),
+    [
+        (lambda: stream(resumes=False), 1.0, "off"),
+        (stream, 0.0, "beginning"),
+        (lambda: stream(b"0 1,,2"), 1.0, "no_token_ids"),
+        (lambda: whole(b""), 0.0, "beginning"),
+        (lambda: whole(TOKENS_COMMENT + b"0 1\n" + HEAD), 0.0, "ending"),
+        (stream, 1.0, "no_node"),
+        (whole, 0.0, "no_node"),
+    ],
+)
+async def test_why_answers_stay_on_a_node_that_is_drained_is_shown(
+    watch: Watch, made: Callable[[], Stream], sent_s: float, why: str
+) -> None:
+    """The other node has another model."""
+    here = watch(State.DRAINING)
+    here.nodes[1].serves = lambda model: model == "another"  # type: ignore[method-assign]
+    here.add(made(), sent_s=sent_s)
+
+    await until_true(lambda: here.nodes[0].moves.staying == {why: 1})
+    assert not here.broken
+
+
 async def test_whole_answers_leave_with_their_tokens(watch: Watch) -> None:
     """Those that come are no silence."""
     silent, draining = watch(State.SILENT, stall_timeout_s=2.0), watch(State.DRAINING)
@@ -162,8 +189,7 @@ async def test_whole_answers_leave_with_their_tokens(watch: Watch) -> None:
 async def test_whole_answers_that_stay(state: State, watch: Watch) -> None:
     """Nothing is there yet; what is there is not known; all is there, and its body on its way."""
     here = watch(state, stall_timeout_s=0.2)
-    head = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
-    for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + head):
+    for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + HEAD):
         here.add(whole(said), sent_s=0.0)
     await asyncio.sleep(0.6)
 
@@ -192,7 +218,7 @@ async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_pref
     prefill = FakeNode(State.DOWN)
     here = watch(State.DRAINING, prefill=[prefill])
     here.add(stream())
-    await asyncio.sleep(0.3)
+    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
     assert here.broken == []
 
     prefill.state = State.READY
@@ -237,16 +263,40 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watch: Watch, mon
 
     await until_true(lambda: len(ahead.ended) == 1)
     assert here.nodes[0].moves.staying == {"sending": 1, "waiting": 2}
+    timer = here.watch._timer
     ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
     for _ in range(10):  # rounds of the loop, between which no time passes
         await asyncio.sleep(0)
     assert len(ahead.ended) == 2
+    assert timer is not None
+    assert timer.cancelled(), "the next look is the one that was made just now"
     assert here.broken == [FailureKind.DRAINED]
     for task in here.tasks:
         task.cancel()
     await until_true(ahead.ended[1].cancelled)
     await asyncio.sleep(0.2)
     assert len(ahead.ended) == 2
+
+
+@pytest.mark.parametrize("onto", [None, SimpleNamespace(decode=object())], ids=["it failed", "its node is gone"])
+async def test_a_stream_whose_kv_could_not_go_ahead_stays_until_the_next_order(watch: Watch, onto: Any) -> None:
+    """If its node only was to give it away; one that is stopping does so all the same."""
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
+    here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+    for sent in (1, 2):
+        await until_true(lambda: len(ahead.ended) == sent)  # noqa: B023  # within the round
+        ahead.ended[-1].set_result(onto)
+        await until_true(lambda: here.nodes[0].moves.staying == {"failed": 1})
+        await asyncio.sleep(0.25)
+        assert (len(ahead.ended), here.broken) == (sent, [])
+        here.nodes[0].moves = Moves()
+    here.nodes[0].evacuated_at, here.nodes[0].state = 0.0, State.DRAINING
+    ahead.plan = lambda *_: None  # type: ignore[method-assign]
+
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
 
 
 async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watch: Watch) -> None:

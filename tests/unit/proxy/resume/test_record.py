@@ -263,6 +263,25 @@ def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytes
     assert record.start() == ((10, 11, 12),)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_all_text_is_known_however_its_events_came(*, together: bool) -> None:
+    """Each at once with the one before, or alone: the next leg may say it in one piece, and no other one."""
+    record, pieces = record_of("chat"), ["a", "bc", "café", "\n", "d"]
+    events = [named(0, [at]) + said(piece) for at, piece in enumerate(pieces)]
+    for data in [b"".join(events)] if together else events:
+        record.take(data)
+    for last in ("D", "d"):
+        record.begin_leg()
+        whole = named(0, range(5)) + said("abccafé\n" + last)
+        if last == "d":
+            assert record.take(whole) == b""
+        else:
+            with pytest.raises(CannotFollowError):
+                record.take(whole)
+    assert record.take(named(0, [5]) + said("e")) == said("e")
+    assert record.start() == ((0, 1, 2, 3, 4, 5),)
+
+
 def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> None:
     record = AnswerRecord(ChatEvents(), has_logprobs=True)
     for token in (1, 2):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.contracts.http import TOKENS_COMMENT
+from baton.contracts.http import AHEAD, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
@@ -155,6 +155,22 @@ def test_how_a_prefill_nodes_part_ends(
     assert answer.part.ended
     assert answer.part.is_whole == (ends == "whole")
     assert (answer.part.broken is not None) == (ends == "broken")
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"), [(FailureKind.DISCONNECT, ((1, 2),)), (FailureKind.STATUS, ()), (FailureKind.EMPTY, ())]
+)
+def test_a_whole_answer_starts_with_the_tokens_that_it_has_unless_they_may_be_at_fault(
+    kind: FailureKind, start: Any
+) -> None:
+    answer = stream(stream=False)
+    assert answer.kept is not None
+    answer.kept.take(TOKENS_COMMENT + b"0 1,2\n")
+    assert (answer.tokens(), answer.asked.names_tokens) == (((1, 2),), AHEAD)
+
+    answer.restart(kind)
+
+    assert answer.asked.start == answer.tokens() == start
 
 
 def test_what_a_prefill_node_said_of_which_the_client_has_nothing_does_not_count() -> None:
