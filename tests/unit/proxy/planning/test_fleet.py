@@ -136,7 +136,8 @@ def test_a_change_by_time_alone_is_kept_until_it_is_due() -> None:
 def test_what_is_kept_of_a_silent_prefill_node_ends_with_the_patience() -> None:
     members = Members(2)
     fleet = members.fleet()
-    for node, members.now_s in zip(members.prefill, (1.0, 2.0), strict=True):
+    for node, at_s in zip(members.prefill, (1.0, 2.0), strict=True):
+        members.now_s = at_s
         node.lose(State.SILENT, "it is tested")
 
     for members.now_s, until_s, silent in ((2.0, 1.0 + PATIENCE_S, 2), (6.5, 2.0 + PATIENCE_S, 1), (7.0, math.inf, 0)):
