@@ -143,11 +143,15 @@ async def test_an_answer_that_is_open_is_a_stream_of_its_node(monkeypatch: pytes
     monkeypatch.setattr(attempt_module, "perf_counter", lambda: 10.0)
     plan = LocalPlan(decode=alone, path=LOCAL, reason="", work_bytes=7)
 
-    async with made.run(plan, replace(request({"stream": True}), trace=trace), Mock(stream=Mock(kept=None))):
+    relay, asked = Mock(stream=Mock(kept=None), asked_at=0.0), replace(request({"stream": True}), trace=trace)
+    async with made.run(plan, asked, relay) as outcome:
+        assert outcome is opened
+        assert relay.asked_at > 0
         assert (alone.open_streams, alone.own_prompt_bytes, alone.requests) == (1, 0, 1)
 
     assert (alone.open_streams, alone.requests, alone.load) == (0, 0, 0.0)
     assert (sum(alone.times.ended.counts), alone.times.ended.sum_s) == (1, 0.0)
+    assert trace.ends == {"decode": ""}
     assert cast("Any", opened.answer).close.called
     assert not cast("Any", made.cancels).add.called
 
@@ -203,7 +207,8 @@ async def run_pair(
     is_fetched = isinstance(outcome, Opened) and not outcome.recomputed
     assert cast("Any", made.cancels).add.called == (not is_fetched)
     handover, ended = plan.decode.times.handover, plan.decode.times.ended
-    assert (sum(handover.counts), handover.sum_s) == (is_fetched, 8.5 * is_fetched)
+    since_s = 10.0 - relay.began_s if is_fetched and relay.began_s else 0.0
+    assert (sum(handover.counts), handover.sum_s) == (is_fetched, since_s)
     assert (sum(ended.counts), ended.sum_s) == (isinstance(outcome, Opened), 0.0)
     is_cut = isinstance(outcome, DecodeFailed)
     assert trace.ends == {"decode": "" if isinstance(outcome, Opened) else CUT} | ({"prefill": CUT} if is_cut else {})
@@ -272,14 +277,14 @@ async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whol
     assert answer.close.called
 
 
-@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(("recomputed", "began_s"), [(False, 1.5), (False, 0.0), (True, 1.5)])
 async def test_a_decode_node_that_answers_has_a_stream_and_leaves_the_prefill_leg_a_moment(
-    monkeypatch: pytest.MonkeyPatch, recomputed: bool
+    monkeypatch: pytest.MonkeyPatch, recomputed: bool, began_s: float
 ) -> None:
     """The prefill node is told if the KV was not fetched."""
     monkeypatch.setattr(attempt_module, "PREFILL_GRACE_S", 0.01)
     plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
-    relay = Mock(is_whole=False, began_s=1.5, stream=Mock(choices=1))
+    relay = Mock(is_whole=False, began_s=began_s, stream=Mock(choices=1))
     answer = Mock(is_stream=True, headers=[(PATH_HEADER.encode(), RECOMPUTED.encode())] * recomputed)
 
     assert isinstance(await run_pair(monkeypatch, plan, relay, lambda: Opened(answer, b"data: a\n\n")), Opened)

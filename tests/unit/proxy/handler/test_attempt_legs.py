@@ -15,10 +15,11 @@ from baton.proxy.handler import attempt as attempt_module
 from baton.proxy.handler.attempt import CUT, prefill_params
 from baton.proxy.handler.legs import LegRequest
 from baton.proxy.nodes.cached_cost import PromptParts
-from baton.proxy.planning.outcome import Opened, PrefillDone
+from baton.proxy.planning.outcome import Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.request.endpoints import COMPLETIONS
+from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.handler.test_attempt import SeenTrace, runner
 from tests.unit.proxy.handler.test_legs import answered
@@ -202,3 +203,33 @@ async def test_the_leg_of_a_prefill_node_that_is_cut_says_so() -> None:
         await made.prefill(call, Mock(answer=AsyncMock(side_effect=asyncio.CancelledError)), None)
 
     assert trace.ends == {"prefill": CUT}
+
+
+NONE_COMES = PrefillFailed(FailureKind.DISCONNECT, "")
+
+
+@pytest.mark.parametrize(
+    ("start", "ends", "cancels"), [(((1,),), NONE_COMES, 1), (((1,),), PrefillDone(), 0), ((), NONE_COMES, 0)]
+)
+async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
+    monkeypatch: pytest.MonkeyPatch, start: Any, ends: Any, cancels: int
+) -> None:
+    """Its stream has begun before the KV could come; one that starts with none has waited for it."""
+    made, may_end = runner(), asyncio.Event()
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
+
+    async def prefill_leg(*_: object, **__: object) -> Any:
+        await may_end.wait()
+        return ends
+
+    monkeypatch.setattr(made, "prefill", prefill_leg)
+    monkeypatch.setattr(made.upstream, "send", Mock(return_value=Mock(at_s=1.0)))
+    relay = Mock(is_whole=False, began_s=0.0, stream=Mock(choices=1))
+    attempt = made.run(plan, replace(request({"stream": True}), start=start), relay)
+    monkeypatch.setattr(attempt, "_decode", AsyncMock(return_value=Opened(Mock(headers=[]), b"data: a\n\n")))
+    async with attempt:
+        may_end.set()
+        await until_true(lambda: not plan.prefill.requests)
+
+    told_of = [call.args for call in cast("Any", made.cancels).add.call_args_list]
+    assert told_of == [(plan.prefill, plan.transfer_id)] * cancels

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, NodeAnsweredError, NoRoomError, ProxyError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
@@ -231,3 +231,38 @@ async def test_a_node_that_was_left_is_asked_again_only_where_there_is_no_other(
         await ask(shared)
 
     assert legs.asked == ["http://d0", "http://d1", last]
+
+
+FETCHED, COMPUTED = (
+    Opened(cast("Any", SimpleNamespace(headers=headers)), b"ok")
+    for headers in ([], [(PATH_HEADER.encode(), RECOMPUTED.encode())])
+)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "makers", "has_kv"),
+    [((FETCHED,), 1, True), ((COMPUTED,), 1, False), ((FETCHED,), 0, False), ((FAILED, FETCHED), 1, False)],
+    ids=["fetched", "computed by the decode node", "no prefill node", "it failed"],
+)
+async def test_which_nodes_have_the_kv_of_an_answer(outcomes: Any, makers: int, *, has_kv: bool) -> None:
+    prefill, decode = [node("prefill") for _ in range(makers)], node("decode")
+    shared, _ = make(LegsThatEnd(*outcomes), prefill, [decode])
+    async with asyncio.timeout(20) as deadline:
+        attempts = shared.request_attempts(deadline)
+        assert attempts.has_kv() is None
+        async with attempts.answer(relay_of(), lambda _: None):
+            pass
+
+    assert attempts.has_kv() == ((decode, prefill[0]) if has_kv else None)
+
+
+def test_requests_that_come_earn_retries() -> None:
+    shared, _ = make(LegsThatEnd(), [], [])
+    shared.retries = RetryPolicy(share=0.5, burst=1, max_attempts=9, clock=lambda: 0.0)
+    shared.retries.spend()
+    left = []
+    for _ in range(2):
+        shared.request_attempts(Mock())
+        left.append(shared.retries.left)
+
+    assert left == [0, 1]

@@ -21,6 +21,7 @@ from baton.proxy.errors import (
 from baton.proxy.handler import request_handler
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http_server.stall_watchdog import STALLED
+from baton.proxy.planning.outcome import PrefillDone
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import parse
 from baton.proxy.response.request_record import RequestRecord
@@ -148,6 +149,16 @@ async def test_a_stream_that_broke_goes_on_and_is_offered_for_a_return(
     assert [(line.kind, line.tokens) for line in caplog.records] == [("disconnect", 3)]  # type: ignore[attr-defined]
     here.returns.offer.assert_called_once_with(here.stream, here.attempts.has_kv.return_value)
     assert not here.client.end.called
+
+
+async def test_an_answer_that_ended_with_the_prefill_nodes_token_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Serving(monkeypatch)
+    here.attempts.answer.return_value.__aenter__.return_value = PrefillDone(is_whole=True)
+
+    await here.serve()
+
+    here.client.end.assert_called_once_with()
+    assert not here.returns.offer.called
 
 
 @pytest.mark.parametrize(

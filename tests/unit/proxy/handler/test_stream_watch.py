@@ -263,11 +263,12 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watch: Watch, mon
 
     await until_true(lambda: len(ahead.ended) == 1)
     assert here.nodes[0].moves.staying == {"sending": 1, "waiting": 2}
-    timer = here.watch._timer
-    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    timer, onto = here.watch._timer, SimpleNamespace(decode=here.nodes[1])
+    ahead.ended[0].set_result(onto)
     for _ in range(10):  # rounds of the loop, between which no time passes
         await asyncio.sleep(0)
     assert len(ahead.ended) == 2
+    assert [relay.onto for relay in here.relays].count(onto) == 1
     assert timer is not None
     assert timer.cancelled(), "the next look is the one that was made just now"
     assert here.broken == [FailureKind.DRAINED]

@@ -322,6 +322,8 @@ def test_what_is_no_event_of_vllms_passes() -> None:
     record = record_of("chat")
     for odd in (b"data: {\n\n", b'data: {"choices": 3}\n\n', b": ping\n\n", b"data: {}\n\n"):
         assert record.take_event(odd) == odd
+    with pytest.raises(CannotFollowError):
+        record.start()
 
 
 @pytest.mark.parametrize(("code", "is_nodes"), [(500, True), (400, False)])
@@ -408,8 +410,9 @@ def test_a_short_record_reads_a_long_stream() -> None:
 
 @pytest.mark.parametrize("is_short", [False, True])
 def test_a_third_leg_repeats_what_both_legs_before_have_said(*, is_short: bool) -> None:
+    """But for the event in which the first one broke."""
     record, events = record_of("chat", is_short=is_short), list(KINDS["chat"](ONE_BY_ONE, 1))
-    got = [record.take(events[0])]
+    got = [record.take(events[0] + events[1][:9])]
     for last in (3, len(events)):
         record.begin_leg()
         got.append(record.take(b"".join(events[:last])))

@@ -77,6 +77,8 @@ def test_a_stream_that_has_a_second_token_starts_with_both() -> None:
     assert answer.take(event(1) + event(2)) == event(2, names=False)
     assert record.second_token_gap_s is not None
     assert not answer.can_start
+    assert not answer.ended
+    assert stream(stream=False).ended, "which is not known"
 
     answer.go_on()
     assert answer.asked.start == ((1, 2),)
