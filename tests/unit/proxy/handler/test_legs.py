@@ -219,6 +219,38 @@ async def test_a_nodes_error_keeps_its_body_in_one_shape_alone(body: bytes, is_k
     assert list(outcome.answered.headers) == [(b"content-type", b"text/x")] * is_kept + [(b"retry-after", b"3")]
 
 
+@pytest.mark.parametrize(
+    ("first", "kind", "status"),
+    [
+        (b'data: {"error": {"message": "no", "code": 500}}\n\n', STATUS, 500),
+        (b'data: {"error": {"message": "no", "code": 599}}\n\n', STATUS, 599),
+        (b'data: {"error": {"message": "no", "code": 400}}\n\n', None, 0),
+        (b'data: {"error": {"message": "no", "code": 600}}\n\n', None, 0),
+        (b'data: {"error": {"message": "no", "code": "no"}}\n\n', None, 0),
+        (b'data: {"error": "no"}\n\n', None, 0),
+        (b'data: {"text": "a"}\n\n', None, 0),
+        (b"", FailureKind.EMPTY, 0),
+    ],
+)
+async def test_a_stream_that_begins_with_a_nodes_own_error_has_not_begun(
+    first: bytes, kind: FailureKind | None, status: int
+) -> None:
+    """Its error is the client's answer, if no other node has a better one; an error of the client's own is a stream."""
+    outcome = await open_decode(answered(200, first, "text/event-stream"))
+
+    if kind is None:
+        assert isinstance(outcome, Opened)
+        assert outcome.first == first
+        return
+    assert isinstance(outcome, DecodeFailed)
+    assert outcome.kind is kind
+    if status:
+        assert outcome.answered is not None
+        assert (outcome.answered.status, outcome.answered.body()) == (status, first[6:-2])
+        assert outcome.answered.headers == ((b"content-type", b"application/json"),)
+        assert outcome.error() is outcome.answered
+
+
 async def test_a_prefill_node_that_does_not_answer_in_time() -> None:
     outcome = await run_prefill(Mock(answer=asyncio.Event().wait), timeout_s=0.01)
 

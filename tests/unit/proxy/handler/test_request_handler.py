@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
@@ -149,6 +149,18 @@ async def test_a_stream_that_broke_goes_on_and_is_offered_for_a_return(
     assert [(line.kind, line.tokens) for line in caplog.records] == [("disconnect", 3)]  # type: ignore[attr-defined]
     here.returns.offer.assert_called_once_with(here.stream, here.attempts.has_kv.return_value)
     assert not here.client.end.called
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_stream_is_watched(monkeypatch: pytest.MonkeyPatch, *, is_stream: bool) -> None:
+    here = Serving(monkeypatch, None)
+    opened = here.attempts.answer.return_value.__aenter__.return_value
+    opened.answer.is_stream = is_stream
+
+    await here.serve()
+
+    assert here.attempts.watching.called == is_stream
+    cast("Any", request_handler.relay).assert_awaited_once_with(opened, here.client, here.stream)
 
 
 async def test_an_answer_that_ended_with_the_prefill_nodes_token_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,8 @@ def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str
 
     assert isinstance(second, LocalPlan)
     assert (second.decode, second.path) == (first.decode, RECOMPUTED)
-    assert second.reason == failure.reason
+    why = "refused the request: 400" if other == "refused" else "failed: it cannot be reached"
+    assert second.reason == failure.reason == f"the prefill node {why}"
 
 
 @pytest.mark.parametrize("prefill", [1, 2])
