@@ -104,13 +104,20 @@ async def watch() -> AsyncIterator[Watch]:
             await task
 
 
-async def test_streams_leave_a_draining_node_in_portions(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["none sends", "it is stopping", "it has no KV", "none could get it"])
+async def test_streams_leave_without_their_kv_in_portions(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
     """So that the others compute them one after the other."""
     monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
-    here = watch(State.DRAINING)
+    ahead = None if why == "none sends" else Ahead()
+    if ahead is not None and why == "none could get it":
+        ahead.plan = lambda *_: None  # type: ignore[method-assign]
+    here = watch(State.DRAINING if why == "it is stopping" else State.READY, ahead)
     for _ in range(MOST_AT_ONCE + 4):
-        here.add(stream())
+        here.add(stream(), has_kv=why != "it has no KV")
     await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
     for left in (MOST_AT_ONCE, MOST_AT_ONCE + 4):
         here.watch._look()
         await until_true(lambda: here.broken)

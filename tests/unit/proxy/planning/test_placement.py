@@ -500,8 +500,10 @@ def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_
     computing.prompt_rate.add(900_000, 0.0)  # 9 s of the last ten: tokens would wait for prompts
     assert place(computing, slow, decode_may_compute=False) is PAIR
     assert place(computing, full) is ON_PREFILL
-    for _ in range(4):
+    for _ in range(3):
         prefill.begin_stream(0)
+    assert place(prefill, slow, decode_may_compute=False) is ON_PREFILL
+    prefill.begin_stream(0)
     assert place(prefill, slow, decode_may_compute=False) is PAIR
     assert place(prefill, full) is PAIR
 
