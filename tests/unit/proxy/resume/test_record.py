@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -297,6 +298,17 @@ def test_the_tokens_of_each_choice_are_its_own() -> None:
         record.take(named(0, [token]) + said("a"))
 
     assert record.start() == ((1, 2), (9,))
+
+
+def test_a_dialect_is_told_once_of_each_leg(monkeypatch: pytest.MonkeyPatch) -> None:
+    record, told = record_of("chat"), Mock()
+    monkeypatch.setattr(record.dialect, "begin_leg", told)
+    for _ in range(2):
+        for piece in ("a", "b"):
+            record.take(said(piece, logprobs={"content": [{"token": piece}]}))
+        record.begin_leg()
+
+    assert [call.args for call in told.call_args_list] == [(False,), (True,)]
 
 
 def test_tokens_that_are_named_before_their_event_keep_their_order() -> None:
