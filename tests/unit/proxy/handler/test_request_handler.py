@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
@@ -122,7 +122,8 @@ class Serving:
         self.attempts = self.failover.request_attempts.return_value
         self.attempts.watching.return_value = nullcontext()
         self.attempts.may_go_on.return_value = may_go_on
-        monkeypatch.setattr(request_handler, "relay", AsyncMock(side_effect=ends))
+        self.relay = AsyncMock(side_effect=ends)
+        monkeypatch.setattr(request_handler, "relay", self.relay)
         monkeypatch.setattr(request_handler, "Stream", Mock(return_value=self.stream))
         self.handler = RequestHandler(BatonConfig(), Mock(), self.failover, self.telemetry, self.returns)
 
@@ -160,7 +161,7 @@ async def test_a_stream_is_watched(monkeypatch: pytest.MonkeyPatch, *, is_stream
     await here.serve()
 
     assert here.attempts.watching.called == is_stream
-    cast("Any", request_handler.relay).assert_awaited_once_with(opened, here.client, here.stream)
+    here.relay.assert_awaited_once_with(opened, here.client, here.stream)
 
 
 async def test_an_answer_that_ended_with_the_prefill_nodes_token_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

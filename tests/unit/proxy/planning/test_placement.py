@@ -239,6 +239,7 @@ def given_prompts(
     running: int = 0,
     crowded: bool = False,
     queue_bytes: int = LATE_BYTES,
+    targets: Targets = Targets(),  # noqa: B008  # immutable
 ) -> Placement:
     """Place one prompt more on a late prefill node that was given prompts of 0.1 s; `others`: what other proxies have there, for one request of ours."""
     late, decode = measured("prefill", queue_bytes=queue_bytes), measured("decode", running=running, tokens=tokens)
@@ -248,12 +249,13 @@ def given_prompts(
         late.late_pairs.add(0.0, counts=number < late_pairs)
     for made in (late, decode):
         made.others.learn(NodeLoad(requests=1 + others, prompt_bytes=0), NodeLoad(requests=1, prompt_bytes=0))
-    return place(late, decode)
+    return place(late, decode, targets=targets)
 
 
 def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> None:
     """One that meets a second prompt is, of four tokens; not of forty. 0.06 are late, beside 0.08, where prompts take 0.4 of the prefill node; 0.80 beside 0.37 at 0.95."""
     assert given_prompts(share=0.4) is PAIR
+    assert given_prompts(share=0.4, targets=Targets(inter_token_s=0.5)) is ON_DECODE  # none would be slow
     assert given_prompts(share=0.4, tokens=100) is ON_DECODE
     assert given_prompts(share=0.55) is PAIR  # half as many again may be late as would be slow
     assert given_prompts(share=0.6, tokens=20) is ON_DECODE
