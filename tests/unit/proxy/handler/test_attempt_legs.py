@@ -209,12 +209,13 @@ NONE_COMES = PrefillFailed(FailureKind.DISCONNECT, "")
 
 
 @pytest.mark.parametrize(
-    ("start", "ends", "cancels"), [(((1,),), NONE_COMES, 1), (((1,),), PrefillDone(), 0), ((), NONE_COMES, 0)]
+    ("start", "ends", "cancels"),
+    [(((1,),), NONE_COMES, 1), (((1,),), PrefillDone(), 0), ((), NONE_COMES, 0), (((1,),), None, 0)],
 )
 async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
     monkeypatch: pytest.MonkeyPatch, start: Any, ends: Any, cancels: int
 ) -> None:
-    """Its stream has begun before the KV could come; one that starts with none has waited for it."""
+    """Its stream has begun before the KV could come; one that starts with none has waited for it. Not when its answer has ended."""
     made, may_end = runner(), asyncio.Event()
     plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
 
@@ -228,8 +229,11 @@ async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
     attempt = made.run(plan, replace(request({"stream": True}), start=start), relay)
     monkeypatch.setattr(attempt, "_decode", AsyncMock(return_value=Opened(Mock(headers=[]), b"data: a\n\n")))
     async with attempt:
-        may_end.set()
-        await until_true(lambda: not plan.prefill.requests)
+        if ends is not None:
+            may_end.set()
+            await until_true(lambda: not plan.prefill.requests)
+    await made.stop()
+    await until_true(lambda: not plan.prefill.requests)
 
     told_of = [call.args for call in cast("Any", made.cancels).add.call_args_list]
     assert told_of == [(plan.prefill, plan.transfer_id)] * cancels
