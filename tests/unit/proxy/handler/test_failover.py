@@ -130,6 +130,7 @@ class LegsThatEnd:
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
         self.asked: list[str] = []  # decode nodes
+        self.watch = Mock()
 
     @asynccontextmanager
     async def run(self, plan: Plan, *_: object) -> AsyncIterator[Any]:
@@ -245,14 +246,17 @@ FETCHED, COMPUTED = (
     ids=["fetched", "computed by the decode node", "no prefill node", "it failed"],
 )
 async def test_which_nodes_have_the_kv_of_an_answer(outcomes: Any, makers: int, *, has_kv: bool) -> None:
+    """A stream that is open is watched as one whose node has it, in any case."""
     prefill, decode = [node("prefill") for _ in range(makers)], node("decode")
-    shared, _ = make(LegsThatEnd(*outcomes), prefill, [decode])
+    legs, relay = LegsThatEnd(*outcomes), relay_of()
+    shared, _ = make(legs, prefill, [decode])
     async with asyncio.timeout(20) as deadline:
         attempts = shared.request_attempts(deadline)
         assert attempts.has_kv() is None
-        async with attempts.answer(relay_of(), lambda _: None):
-            pass
+        async with attempts.answer(relay, lambda _: None):
+            assert attempts.watching(relay) is legs.watch.watching.return_value
 
+    legs.watch.watching.assert_called_once_with(decode, attempts._history, relay, has_kv=True)
     assert attempts.has_kv() == ((decode, prefill[0]) if has_kv else None)
 
 
