@@ -8,14 +8,15 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, NodeAnsweredError, NoRoomError, ProxyError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning import local_prefill_queue
-from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed, PrefillRefused
-from baton.proxy.planning.plans import LocalPlan, Plan
+from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed, PrefillRefused
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.stream import Stream
@@ -270,3 +271,54 @@ def test_requests_that_come_earn_retries() -> None:
         left.append(shared.retries.left)
 
     assert left == [0, 1]
+
+
+NOT_STARTED = DecodeRefused(NodeAnsweredError(400))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "asked", "counted", "moved"),
+    [
+        ([FETCHED], ["http://d1"], ["moved moved"], "moved"),
+        ([COMPUTED], ["http://d1"], ["moved recomputed"], "recomputed"),
+        # Whatever the other node had of it, it may go on without: any that starts with tokens.
+        (
+            [NOT_STARTED, FETCHED],
+            ["http://d1", "http://d2"],
+            ["retried decode another_node", "moved recomputed"],
+            "recomputed",
+        ),
+    ],
+    ids=["with its KV", "without", "refused"],
+)
+async def test_an_answer_that_leaves_goes_on_where_its_kv_was_sent(
+    outcomes: list[Any], asked: list[str], counted: list[str], moved: Any
+) -> None:
+    """Whether the KV was there is counted, also for the node that it left, and how long its client waited."""
+    described: dict[str, Any] = {"first_tokens": "3-alike", "control_addresses": ["tcp://d:1"]}
+    maker, *decode = node("prefill"), *(node("decode", f"http://d{at}", at + 1, **described) for at in range(3))
+    left, taker, _ = decode
+    legs, relay = LegsThatEnd(FETCHED, *outcomes), relay_of()
+    shared, _ = make(legs, [maker], decode)
+    metrics = watched(shared)
+    async with asyncio.timeout(20) as deadline:
+        attempts = shared.request_attempts(deadline)
+        with ExitStack() as busy:
+            for one in (taker, decode[2], decode[2]):
+                busy.enter_context(one.carrying(1))
+            async with attempts.answer(relay, lambda _: None):
+                pass
+            attempts.broke(FailureKind.DRAINED)
+            relay.stream.asked = replace(relay.stream.asked, start=((1, 2),))
+            relay.onto = DisaggregatedPlan(decode=taker, prefill=left, moves=True, rank=0, transfer_id="")
+            async with attempts.answer(relay, lambda _: None):
+                pass
+
+    assert legs.asked == ["http://d0", *asked]
+    assert relay.onto is None
+    assert told(metrics) == counted
+    assert left.moves.results == {moved: 1}
+    assert relay.stream.on_gap is not None
+    relay.stream.on_gap(0.5)
+    metrics.move_gap.assert_called_once_with(moved, 0.5)
+    assert attempts.has_kv() == (decode[len(outcomes)], maker)

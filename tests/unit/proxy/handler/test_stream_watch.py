@@ -346,6 +346,17 @@ async def test_only_kv_that_a_node_is_known_to_have_goes_ahead(watch: Watch) -> 
     assert here.broken == [FailureKind.DRAINED]
 
 
+async def test_streams_of_a_silent_node_that_are_to_leave_stay_until_it_has_stalled(watch: Watch) -> None:
+    here = watch(State.SILENT, stall_timeout_s=60.0)
+    here.add(stream())
+    await until_true(lambda: here.watch._timer is not None)
+    assert here.nodes[0].moves.staying == {}
+    here.nodes[0].evacuated_at = 1.0
+
+    await until_true(lambda: here.nodes[0].moves.staying == {"silent": 1})
+    assert not here.broken
+
+
 async def test_a_node_without_streams_is_not_looked_at(watch: Watch) -> None:
     """Those that stayed are gone."""
     here = watch(State.DRAINING)
