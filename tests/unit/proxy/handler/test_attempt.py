@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL, PATH_HEADER, RECOMPUTED
 from baton.contracts.kv_transfer import Role, new_transfer_id
-from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.errors import FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.handler import attempt as attempt_module
 from baton.proxy.handler.attempt import CUT, AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone, PrefillFailed
@@ -156,6 +156,29 @@ async def test_an_answer_that_is_open_is_a_stream_of_its_node(monkeypatch: pytes
     assert not cast("Any", made.cancels).add.called
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_stream_that_breaks_is_its_nodes_failure(monkeypatch: pytest.MonkeyPatch, *, has_begun: bool) -> None:
+    """Before its first bytes it is an attempt that failed."""
+    made, alone, trace = runner(), node("decode"), SeenTrace()
+    broken = StreamBrokenError(FailureKind.STALLED, "it is silent")
+    opened = Opened(Mock(headers=[]), b"data: a\n\n")
+    monkeypatch.setattr(made, "decode", AsyncMock(return_value=opened))
+    if not has_begun:
+        monkeypatch.setattr(made.watch, "watching", Mock(side_effect=broken))
+    plan = LocalPlan(decode=alone, path=LOCAL, reason="")
+
+    with pytest.raises(StreamBrokenError) if has_begun else nullcontext():
+        async with made.run(plan, replace(request({"stream": True}), trace=trace), Mock()) as outcome:
+            if has_begun:
+                raise broken
+
+    if not has_begun:
+        assert outcome == DecodeFailed(FailureKind.STALLED, broken.message)
+    cast("Any", made.members).report.assert_called_once_with(alone, FailureKind.STALLED)
+    assert trace.ends == {"decode": "stalled" if has_begun else CUT}
+    assert sum(alone.times.ended.counts) == 0
+
+
 @pytest.mark.parametrize(("reason", "streams", "load"), [(ON_PREFILL, 1, 0.0), (ONE_TOKEN, 0, 1.0)])
 async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str, streams: int, load: float) -> None:
     """It is a stream from the beginning; one token is made at the end of its prompt."""
@@ -213,6 +236,7 @@ async def run_pair(
     is_cut = isinstance(outcome, DecodeFailed)
     assert trace.ends == {"decode": "" if isinstance(outcome, Opened) else CUT} | ({"prefill": CUT} if is_cut else {})
     assert len(made._outliving) == (not is_cut)
+    assert not is_cut or relay.on_first_event is None
     await until_true(lambda: not plan.prefill.requests)
     assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)
     assert (plan.decode.open_streams, plan.decode.load) == (0, 0.0)

@@ -310,7 +310,8 @@ async def test_an_answer_that_leaves_goes_on_where_its_kv_was_sent(
                 pass
             attempts.broke(FailureKind.DRAINED)
             relay.stream.asked = replace(relay.stream.asked, start=((1, 2),))
-            relay.onto = DisaggregatedPlan(decode=taker, prefill=left, moves=True, rank=0, transfer_id="")
+            onto = DisaggregatedPlan(decode=taker, prefill=left, moves=True, rank=0, transfer_id="")
+            relay.onto = cast("Any", onto)
             async with attempts.answer(relay, lambda _: None):
                 pass
 
