@@ -187,7 +187,7 @@ async def test_the_whole_answer_of_a_prefill_node_that_is_not_relayed_tells_how_
     call = replace(made.prefill_call(plan, asked, prefill_params(plan, asked, None)), estimate=Estimate(100, 0.5))
     monkeypatch.setattr(attempt_module, "run_prefill", AsyncMock(return_value=PrefillDone(3.0)))
 
-    await made.prefill(call, Mock(at_s=1.0), relay)
+    assert await made.prefill(call, Mock(at_s=1.0), relay) == PrefillDone(3.0)
 
     assert (prefill.times.answered.sum_s, prefill.times.prediction.sum_s) == (2.0, 4.0 if relay is None else 0.0)
     assert trace.ends == {"prefill": ""}

@@ -205,8 +205,21 @@ async def test_a_status_says_whose_fault_it_is(status: int, kind: FailureKind | 
     assert isinstance(prefill, PrefillDone) == (status == 200)
     assert isinstance(prefill, PrefillRefused) == isinstance(decode, DecodeRefused) == (kind is NOT_THEIRS)
     assert isinstance(decode, Opened) == (status == 200)
-    if isinstance(decode, DecodeFailed):
+    if kind in {BUSY, STATUS}:
+        assert isinstance(decode, DecodeFailed)
         assert decode.kind is kind
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_only_an_answer_that_is_relayed_stays_open(status: int) -> None:
+    answer = Mock(status=status, is_stream=False, headers=[], read_all=AsyncMock(return_value=b"{}"))
+    sent = Mock(answer=AsyncMock(return_value=answer))
+
+    await open_decode(sent)
+    assert answer.close.called == (status != 200)
+    answer.close.reset_mock()
+    await run_prefill(sent, timeout_s=60.0)
+    assert answer.close.called
 
 
 @pytest.mark.parametrize(("body", "is_kept"), [(ERROR, True), (b"<html>", False), (b'{"error": "no"}', False)])
