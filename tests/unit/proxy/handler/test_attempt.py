@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.http import LOCAL, PATH_HEADER, RECOMPUTED
 from baton.contracts.kv_transfer import Role, new_transfer_id
-from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.errors import FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.handler import attempt as attempt_module
-from baton.proxy.handler.attempt import AttemptRunner, prefill_params
+from baton.proxy.handler.attempt import CUT, AttemptRunner, prefill_params
 from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.placement import Estimate
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
@@ -24,17 +24,42 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.stream import Stream
+from baton.proxy.tracing.traces import Leg, Trace
 from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
 from tests.unit.proxy.handler.test_legs import answered
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.resume.test_stream import ROLE, event
 
+STREAM = "text/event-stream"
+
 
 def runner() -> AttemptRunner:
     parts = {name: Mock() for name in ("upstream", "members", "metrics", "cancels", "watch")}
     parts["watch"].watching.return_value = nullcontext()
     return AttemptRunner(BatonConfig(), SECRET, **parts)
+
+
+class SeenTrace(Trace):
+    """Keeps how each leg ended first, by its node's role, and what happened on it."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, str] = {}
+        self.events: list[tuple[str, str]] = []
+
+    def leg(self, role: str, url: str) -> Leg:
+        seen = self
+
+        class SeenLeg(Leg):
+            line = f"traceparent: {url}\r\n".encode()
+
+            def event(self, name: str) -> None:
+                seen.events.append((role, name))
+
+            def end(self, problem: str = "") -> None:
+                seen.ends.setdefault(role, str(problem))
+
+        return SeenLeg()
 
 
 def estimates(asked: ClientRequest) -> list[Estimate | None]:
@@ -52,6 +77,19 @@ def estimates(asked: ClientRequest) -> list[Estimate | None]:
 
 def test_legs_that_compute_a_prompt_are_timed() -> None:
     assert [each and each[:2] for each in estimates(request())] == [(100, None), (70, None)]
+
+
+@pytest.mark.parametrize("asked", [request(), replace(request(), endpoint=RESPONSES)], ids=["timed", "not timed"])
+def test_each_prompt_counts_as_its_nodes(monkeypatch: pytest.MonkeyPatch, asked: ClientRequest) -> None:
+    """In bytes and in seconds, as of the last ten; one of which nothing is known to be computed does not."""
+    made, alone = runner(), node("decode")
+    alone.clock = lambda: 0.0
+    monkeypatch.setattr(alone, "prefill_time", Mock(predict_s=lambda size, _: size / 100))
+    for work_bytes in (0, 70):
+        made.local_call(LocalPlan(decode=alone, path=LOCAL, reason="", work_bytes=work_bytes), asked)
+
+    assert (alone.prompt_rate.bytes_per_s(0.0), alone.prompt_rate.prompts_per_s(0.0)) == (7.0, 0.1)
+    assert alone.prompt_share.at(0.0) == pytest.approx(0.07)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +135,52 @@ async def test_a_prompt_is_computed_when_tokens_have_come(role: Role, streamed: 
     assert role == "decode" or loads == [1, 0]
 
 
+async def test_an_answer_that_is_open_is_a_stream_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prompt is computed; how long it took is noted, and its leg ends with it."""
+    made, alone, trace = runner(), node("decode"), SeenTrace()
+    opened = Opened(Mock(headers=[]), b"data: a\n\n")
+    monkeypatch.setattr(made, "decode", AsyncMock(return_value=opened))
+    monkeypatch.setattr(attempt_module, "perf_counter", lambda: 10.0)
+    plan = LocalPlan(decode=alone, path=LOCAL, reason="", work_bytes=7)
+
+    relay, asked = Mock(stream=Mock(kept=None), asked_at=0.0), replace(request({"stream": True}), trace=trace)
+    async with made.run(plan, asked, relay) as outcome:
+        assert outcome is opened
+        assert relay.asked_at > 0
+        assert (alone.open_streams, alone.own_prompt_bytes, alone.requests) == (1, 0, 1)
+
+    assert (alone.open_streams, alone.requests, alone.load) == (0, 0, 0.0)
+    assert (sum(alone.times.ended.counts), alone.times.ended.sum_s) == (1, 0.0)
+    assert trace.ends == {"decode": ""}
+    assert cast("Any", opened.answer).close.called
+    assert not cast("Any", made.cancels).add.called
+
+
+@pytest.mark.parametrize(("has_begun", "end"), [(True, "stalled"), (False, CUT)])
+async def test_a_stream_that_breaks_is_its_nodes_failure(
+    monkeypatch: pytest.MonkeyPatch, has_begun: bool, end: str
+) -> None:
+    """Before its first bytes it is an attempt that failed."""
+    made, alone, trace = runner(), node("decode"), SeenTrace()
+    broken = StreamBrokenError(FailureKind.STALLED, "it is silent")
+    opened = Opened(Mock(headers=[]), b"data: a\n\n")
+    monkeypatch.setattr(made, "decode", AsyncMock(return_value=opened))
+    if not has_begun:
+        monkeypatch.setattr(made.watch, "watching", Mock(side_effect=broken))
+    plan = LocalPlan(decode=alone, path=LOCAL, reason="")
+
+    with pytest.raises(StreamBrokenError) if has_begun else nullcontext():
+        async with made.run(plan, replace(request({"stream": True}), trace=trace), Mock()) as outcome:
+            if has_begun:
+                raise broken
+
+    if not has_begun:
+        assert outcome == DecodeFailed(FailureKind.STALLED, broken.message)
+    cast("Any", made.members).report.assert_called_once_with(alone, FailureKind.STALLED)
+    assert trace.ends == {"decode": end}
+    assert sum(alone.times.ended.counts) == 0
+
+
 @pytest.mark.parametrize(("reason", "streams", "load"), [(ON_PREFILL, 1, 0.0), (ONE_TOKEN, 0, 1.0)])
 async def test_a_whole_answer_of_a_prefill_node_that_names_no_tokens(reason: str, streams: int, load: float) -> None:
     """It is a stream from the beginning; one token is made at the end of its prompt."""
@@ -138,15 +222,23 @@ async def run_pair(
         return decode()
 
     monkeypatch.setattr(made, "prefill", prefill_leg)
-    asked = replace(request({"prompt": "x" * 900, "stream": True}), endpoint=endpoint)
+    trace = SeenTrace()
+    asked = replace(request({"prompt": "x" * 900, "stream": True}), endpoint=endpoint, trace=trace)
+    monkeypatch.setattr(attempt_module, "perf_counter", lambda: 10.0)
     attempt = made.run(plan, asked, relay)
     monkeypatch.setattr(attempt, "_decode", decode_leg)
     async with attempt as outcome:
         assert plan.decode.open_streams == isinstance(outcome, Opened)
     is_fetched = isinstance(outcome, Opened) and not outcome.recomputed
     assert cast("Any", made.cancels).add.called == (not is_fetched)
-    assert sum(plan.decode.times.handover.counts) == is_fetched
-    assert len(made._outliving) == (not isinstance(outcome, DecodeFailed))
+    handover, ended = plan.decode.times.handover, plan.decode.times.ended
+    since_s = 10.0 - relay.began_s if is_fetched and relay.began_s else 0.0
+    assert (sum(handover.counts), handover.sum_s) == (is_fetched, since_s)
+    assert (sum(ended.counts), ended.sum_s) == (isinstance(outcome, Opened), 0.0)
+    is_cut = isinstance(outcome, DecodeFailed)
+    assert trace.ends == {"decode": "" if isinstance(outcome, Opened) else CUT} | ({"prefill": CUT} if is_cut else {})
+    assert len(made._outliving) == (not is_cut)
+    assert not is_cut or relay.on_first_event is None
     await until_true(lambda: not plan.prefill.requests)
     assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)
     assert (plan.decode.open_streams, plan.decode.load) == (0, 0.0)
@@ -211,14 +303,14 @@ async def test_a_decode_node_that_answers_with_the_end_of_the_prefill_nodes_whol
     assert answer.close.called
 
 
-@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(("recomputed", "began_s"), [(False, 1.5), (False, 0.0), (True, 1.5)])
 async def test_a_decode_node_that_answers_has_a_stream_and_leaves_the_prefill_leg_a_moment(
-    monkeypatch: pytest.MonkeyPatch, recomputed: bool
+    monkeypatch: pytest.MonkeyPatch, recomputed: bool, began_s: float
 ) -> None:
     """The prefill node is told if the KV was not fetched."""
     monkeypatch.setattr(attempt_module, "PREFILL_GRACE_S", 0.01)
     plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
-    relay = Mock(is_whole=False, began_s=1.5, stream=Mock(choices=1))
+    relay = Mock(is_whole=False, began_s=began_s, stream=Mock(choices=1))
     answer = Mock(is_stream=True, headers=[(PATH_HEADER.encode(), RECOMPUTED.encode())] * recomputed)
 
     assert isinstance(await run_pair(monkeypatch, plan, relay, lambda: Opened(answer, b"data: a\n\n")), Opened)
@@ -269,3 +361,20 @@ async def test_a_node_that_does_not_send_what_it_has_in_time_is_busy(
 
     assert isinstance(outcome, PrefillFailed)
     assert outcome.kind is kind
+
+
+async def test_a_proxy_that_stops_ends_the_legs_that_outlived_their_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_module, "PREFILL_GRACE_S", 600.0)
+    made, never = runner(), asyncio.Event()
+
+    async def leg() -> PrefillDone:
+        await never.wait()
+        return PrefillDone()
+
+    outliving = asyncio.create_task(leg())
+    made.outlive(outliving)
+    async with asyncio.timeout(20):
+        await made.stop()
+
+    assert outliving.cancelled()
+    await until_true(lambda: not made._outliving)

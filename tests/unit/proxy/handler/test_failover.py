@@ -5,17 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
-from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
+from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, RECOMPUTED
+from baton.proxy.errors import FailureKind, NodeAnsweredError, NoRoomError, ProxyError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning import local_prefill_queue
-from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed
-from baton.proxy.planning.plans import LocalPlan, Plan
-from baton.proxy.planning.retry_policy import RetryPolicy
+from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed, PrefillRefused
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.retry_policy import MIN_LEFT_S, RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
@@ -25,6 +27,7 @@ from tests.unit.proxy.planning.test_planner import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
 FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
+REFUSED = PrefillRefused(NodeAnsweredError(400))
 LOST = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
 DRAINED = DecodeFailed(FailureKind.DRAINED, "it is drained")
 
@@ -54,11 +57,27 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
-def make(legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> tuple[Failover, RetryPolicy]:
+def make(
+    legs: object, prefill: list[Node], decode: list[Node], *, retries: int = 9, max_attempts: int = 9
+) -> tuple[Failover, RetryPolicy]:
     """A failover with room for one prompt on each decode node, and what it spends on retries."""
-    policy = RetryPolicy(share=0.0, burst=retries, max_attempts=9, clock=lambda: 0.0)
+    policy = RetryPolicy(share=0.0, burst=retries, max_attempts=max_attempts, clock=lambda: 0.0)
     planned = planner(prefill, decode, max_own_bytes=1)
     return Failover(planned, cast("Any", legs), policy, Metrics()), policy
+
+
+def watched(shared: Failover) -> Mock:
+    """Return what is told of a failover's metrics."""
+    shared.metrics = Mock()
+    return shared.metrics
+
+
+def told(metrics: Mock) -> list[str]:
+    return [" ".join((name, *args)) for name, args, _ in metrics.mock_calls if name in {"retried", "denied", "moved"}]
+
+
+def relay_of() -> FirstTokenRelay:
+    return FirstTokenRelay(cast("Any", SimpleNamespace(record=None)), Stream(request(), resumes=False))
 
 
 async def ask(shared: Failover) -> str:
@@ -66,8 +85,7 @@ async def ask(shared: Failover) -> str:
     paths: list[str] = []
     async with asyncio.timeout(20) as deadline:
         request_attempts = shared.request_attempts(deadline)
-        relay = FirstTokenRelay(cast("Any", SimpleNamespace(record=None)), Stream(request(), resumes=False))
-        async with request_attempts.answer(relay, lambda plan: paths.append(plan.path)):
+        async with request_attempts.answer(relay_of(), lambda plan: paths.append(plan.path)):
             return paths[-1]
 
 
@@ -113,6 +131,7 @@ class LegsThatEnd:
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
         self.asked: list[str] = []  # decode nodes
+        self.watch = Mock()
 
     @asynccontextmanager
     async def run(self, plan: Plan, *_: object) -> AsyncIterator[Any]:
@@ -121,27 +140,84 @@ class LegsThatEnd:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "makers", "takers", "path", "spent"),
+    ("outcomes", "nodes", "path", "spent", "counted"),
     [
-        ((FAILED, ANSWER), 1, 1, RECOMPUTED, 0),  # no other node was asked
-        ((FAILED, ANSWER), 2, 1, DISAGGREGATED, 1),
-        ((LOST, ANSWER), 1, 2, DISAGGREGATED, 1),
-        ((LOST,), 1, 1, "", 0),  # there is no other node
-        ((DRAINED, ANSWER), 1, 2, DISAGGREGATED, 0),  # its node was drained: nothing has failed
+        ((FAILED, ANSWER), (1, 1), RECOMPUTED, 0, ["retried prefill recompute", "denied prefill no_node"]),
+        ((FAILED, ANSWER), (2, 1), DISAGGREGATED, 1, ["retried prefill another_node"]),
+        ((REFUSED, ANSWER), (2, 1), RECOMPUTED, 0, ["retried prefill recompute"]),
+        ((LOST, ANSWER), (1, 2), DISAGGREGATED, 1, ["retried decode another_node"]),
+        ((LOST,), (1, 1), "", 0, ["denied decode no_node"]),
+        # Its node was drained: nothing has failed.
+        ((DRAINED, ANSWER), (1, 2), DISAGGREGATED, 0, ["retried decode another_node", "moved recomputed"]),
     ],
 )
 async def test_only_an_attempt_on_another_node_costs_a_retry(
-    outcomes: Any, makers: int, takers: int, path: str, spent: int
+    outcomes: Any, nodes: tuple[int, int], path: str, spent: int, counted: list[str]
 ) -> None:
     """What was paid for it is given back if it is not made."""
-    prefill = [node("prefill", f"http://p{at}", slot=at) for at in range(makers)]
-    decode = [node("decode", f"http://d{at}", slot=at) for at in range(takers)]
+    prefill = [node("prefill", f"http://p{at}", slot=at) for at in range(nodes[0])]
+    decode = [node("decode", f"http://d{at}", slot=at) for at in range(nodes[1])]
     shared, policy = make(LegsThatEnd(*outcomes), prefill, decode)
+    metrics = watched(shared)
 
     with nullcontext() if path else pytest.raises(ProxyError):
         assert await ask(shared) == path
 
     assert 9 - policy.left == spent
+    assert told(metrics) == counted
+    assert metrics.decided.call_count == len(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "left", "denied"),
+    [
+        ({"retries": 2}, 1, []),
+        ({"retries": 0}, 0, ["denied decode budget"]),
+        ({"retries": 2, "max_attempts": 1}, 2, ["denied decode attempts"]),
+        ({"retries": 2, "timeout_s": MIN_LEFT_S / 2}, 2, ["denied decode deadline"]),
+    ],
+)
+async def test_one_more_leg_of_an_answer_that_broke_costs_a_retry(
+    settings: dict[str, Any], left: int, denied: list[str]
+) -> None:
+    """It is asked of another node; a node that is drained has not failed, and is only left."""
+    timeout_s = settings.pop("timeout_s", 20.0)
+    decode = [node("decode", f"http://d{at}", slot=at) for at in range(2)]
+    shared, policy = make(LegsThatEnd(ANSWER), [node("prefill")], decode, **settings)
+    metrics = watched(shared)
+    async with asyncio.timeout(20.0) as deadline:
+        attempts = shared.request_attempts(deadline)
+        async with attempts.answer(relay_of(), lambda _: None):
+            pass
+        attempts.broke(FailureKind.DISCONNECT)
+        deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
+        assert attempts.may_go_on() == (not denied)
+        deadline.reschedule(None)
+
+    assert policy.left == left
+    assert told(metrics) == denied
+
+
+@pytest.mark.parametrize("how", [FailureKind.DISCONNECT, FailureKind.DRAINED])
+async def test_a_node_on_which_an_answer_broke_is_asked_again_only_if_it_was_left_alive(how: FailureKind) -> None:
+    """And only where there is no other node."""
+    for others in (0, 1):
+        decode = [node("decode", f"http://d{at}", slot=at) for at in range(1 + others)]
+        legs = LegsThatEnd(ANSWER, ANSWER, ANSWER)
+        shared, _ = make(legs, [node("prefill")], decode)
+        metrics = watched(shared)
+        async with asyncio.timeout(20) as deadline:
+            attempts, relay = shared.request_attempts(deadline), relay_of()
+            with nullcontext() if others or how is FailureKind.DRAINED else pytest.raises(ProxyError):
+                for _ in range(2):
+                    async with attempts.answer(relay, lambda _: None):
+                        pass
+                    attempts.broke(how)
+        first = legs.asked[0]
+        assert [url == first for url in legs.asked] == [True] + [False] * others + [True] * (
+            how is FailureKind.DRAINED and not others
+        )
+        assert told(metrics) == ["moved recomputed"] * (how is FailureKind.DRAINED and others)
 
 
 @pytest.mark.parametrize(("takers", "last"), [(3, "http://d2"), (2, "http://d0")])
@@ -157,3 +233,93 @@ async def test_a_node_that_was_left_is_asked_again_only_where_there_is_no_other(
         await ask(shared)
 
     assert legs.asked == ["http://d0", "http://d1", last]
+
+
+FETCHED, COMPUTED = (
+    Opened(cast("Any", SimpleNamespace(headers=headers)), b"ok")
+    for headers in ([], [(PATH_HEADER.encode(), RECOMPUTED.encode())])
+)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "makers", "has_kv"),
+    [((FETCHED,), 1, True), ((COMPUTED,), 1, False), ((FETCHED,), 0, False), ((FAILED, FETCHED), 1, False)],
+    ids=["fetched", "computed by the decode node", "no prefill node", "it failed"],
+)
+async def test_which_nodes_have_the_kv_of_an_answer(outcomes: Any, makers: int, *, has_kv: bool) -> None:
+    """A stream that is open is watched as one whose node has it, in any case."""
+    prefill, decode = [node("prefill") for _ in range(makers)], node("decode")
+    legs, relay = LegsThatEnd(*outcomes), relay_of()
+    shared, _ = make(legs, prefill, [decode])
+    async with asyncio.timeout(20) as deadline:
+        attempts = shared.request_attempts(deadline)
+        assert attempts.has_kv() is None
+        async with attempts.answer(relay, lambda _: None):
+            assert attempts.watching(relay) is legs.watch.watching.return_value
+
+    legs.watch.watching.assert_called_once_with(decode, attempts._history, relay, has_kv=True)
+    assert attempts.has_kv() == ((decode, prefill[0]) if has_kv else None)
+
+
+def test_requests_that_come_earn_retries() -> None:
+    shared, _ = make(LegsThatEnd(), [], [])
+    shared.retries = RetryPolicy(share=0.5, burst=1, max_attempts=9, clock=lambda: 0.0)
+    shared.retries.spend()
+    left = []
+    for _ in range(2):
+        shared.request_attempts(Mock())
+        left.append(shared.retries.left)
+
+    assert left == [0, 1]
+
+
+NOT_STARTED = DecodeRefused(NodeAnsweredError(400))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "asked", "counted", "moved"),
+    [
+        ([FETCHED], ["http://d1"], ["moved moved"], "moved"),
+        ([COMPUTED], ["http://d1"], ["moved recomputed"], "recomputed"),
+        # Whatever the other node had of it, it may go on without: any that starts with tokens.
+        (
+            [NOT_STARTED, FETCHED],
+            ["http://d1", "http://d2"],
+            ["retried decode another_node", "moved recomputed"],
+            "recomputed",
+        ),
+    ],
+    ids=["with its KV", "without", "refused"],
+)
+async def test_an_answer_that_leaves_goes_on_where_its_kv_was_sent(
+    outcomes: list[Any], asked: list[str], counted: list[str], moved: Any
+) -> None:
+    """Whether the KV was there is counted, also for the node that it left, and how long its client waited."""
+    described: dict[str, Any] = {"first_tokens": "3-alike", "control_addresses": ["tcp://d:1"]}
+    maker, *decode = node("prefill"), *(node("decode", f"http://d{at}", at + 1, **described) for at in range(3))
+    left, taker, _ = decode
+    legs, relay = LegsThatEnd(FETCHED, *outcomes), relay_of()
+    shared, _ = make(legs, [maker], decode)
+    metrics = watched(shared)
+    async with asyncio.timeout(20) as deadline:
+        attempts = shared.request_attempts(deadline)
+        with ExitStack() as busy:
+            for one in (taker, decode[2], decode[2]):
+                busy.enter_context(one.carrying(1))
+            async with attempts.answer(relay, lambda _: None):
+                pass
+            attempts.broke(FailureKind.DRAINED)
+            relay.stream.asked = replace(relay.stream.asked, start=((1, 2),))
+            onto = DisaggregatedPlan(decode=taker, prefill=left, moves=True, rank=0, transfer_id="")
+            relay.onto = cast("Any", onto)
+            async with attempts.answer(relay, lambda _: None):
+                pass
+
+    assert legs.asked == ["http://d0", *asked]
+    assert relay.onto is None
+    assert told(metrics) == counted
+    assert left.moves.results == {moved: 1}
+    assert relay.stream.on_gap is not None
+    relay.stream.on_gap(0.5)
+    metrics.move_gap.assert_called_once_with(moved, 0.5)
+    assert attempts.has_kv() == (decode[len(outcomes)], maker)

@@ -170,6 +170,15 @@ async def test_the_first_tokens_of_a_whole_answer_are_told_of_before_it_is_there
     assert order == (["tokens", "read", "read"] if names_tokens else [])
 
 
+async def test_a_further_node_names_all_tokens_of_a_whole_answer_again() -> None:
+    kept, named = KeptTokens(), [TOKENS_COMMENT + b"0 %d\n" % token for token in (1, 2, 3)]
+    kept.take(named[0] + named[1])
+
+    await open_decode(answered(200, b"".join(named), TOKENS_TYPE), kept)
+
+    assert kept.start() == ((1, 2, 3),)
+
+
 def answered(status: int, body: bytes, kind: str = "application/json") -> Any:
     """A request that its node has answered with this, and no more."""
     answer = UpstreamResponse(Mock(), status, [(b"content-type", kind.encode()), (b"retry-after", b"3")])
@@ -196,8 +205,21 @@ async def test_a_status_says_whose_fault_it_is(status: int, kind: FailureKind | 
     assert isinstance(prefill, PrefillDone) == (status == 200)
     assert isinstance(prefill, PrefillRefused) == isinstance(decode, DecodeRefused) == (kind is NOT_THEIRS)
     assert isinstance(decode, Opened) == (status == 200)
-    if isinstance(decode, DecodeFailed):
+    if kind in {BUSY, STATUS}:
+        assert isinstance(decode, DecodeFailed)
         assert decode.kind is kind
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_only_an_answer_that_is_relayed_stays_open(status: int) -> None:
+    answer = Mock(status=status, is_stream=False, headers=[], read_all=AsyncMock(return_value=b"{}"))
+    sent = Mock(answer=AsyncMock(return_value=answer))
+
+    await open_decode(sent)
+    assert answer.close.called == (status != 200)
+    answer.close.reset_mock()
+    await run_prefill(sent, timeout_s=60.0)
+    assert answer.close.called
 
 
 @pytest.mark.parametrize(("body", "is_kept"), [(ERROR, True), (b"<html>", False), (b'{"error": "no"}', False)])
@@ -208,6 +230,38 @@ async def test_a_nodes_error_keeps_its_body_in_one_shape_alone(body: bytes, is_k
     assert isinstance(outcome, PrefillRefused)
     assert outcome.answered.status == 400
     assert list(outcome.answered.headers) == [(b"content-type", b"text/x")] * is_kept + [(b"retry-after", b"3")]
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "status"),
+    [
+        (b'data: {"error": {"message": "no", "code": 500}}\n\n', STATUS, 500),
+        (b'data: {"error": {"message": "no", "code": 599}}\n\n', STATUS, 599),
+        (b'data: {"error": {"message": "no", "code": 400}}\n\n', None, 0),
+        (b'data: {"error": {"message": "no", "code": 600}}\n\n', None, 0),
+        (b'data: {"error": {"message": "no", "code": "no"}}\n\n', None, 0),
+        (b'data: {"error": "no"}\n\n', None, 0),
+        (b'data: {"text": "a"}\n\n', None, 0),
+        (b"", FailureKind.EMPTY, 0),
+    ],
+)
+async def test_a_stream_that_begins_with_a_nodes_own_error_has_not_begun(
+    first: bytes, kind: FailureKind | None, status: int
+) -> None:
+    """Its error is the client's answer, if no other node has a better one; an error of the client's own is a stream."""
+    outcome = await open_decode(answered(200, first, "text/event-stream"))
+
+    if kind is None:
+        assert isinstance(outcome, Opened)
+        assert outcome.first == first
+        return
+    assert isinstance(outcome, DecodeFailed)
+    assert outcome.kind is kind
+    if status:
+        assert outcome.answered is not None
+        assert (outcome.answered.status, outcome.answered.body()) == (status, first[6:-2])
+        assert outcome.answered.headers == ((b"content-type", b"application/json"),)
+        assert outcome.error() is outcome.answered
 
 
 async def test_a_prefill_node_that_does_not_answer_in_time() -> None:

@@ -38,10 +38,10 @@ class FakeNode:
         return model == "m"
 
 
-def stream(line: bytes = b"0 1") -> Stream:
+def stream(line: bytes = b"0 1", *, resumes: bool = True) -> Stream:
     """A stream that has said something, its tokens named like this."""
     body = msgspec.json.encode({"model": "m", "messages": [], "stream": True})
-    made = Stream(parse(CHAT, "r", [], body), resumes=True)
+    made = Stream(parse(CHAT, "r", [], body), resumes=resumes)
     made.begin_decode(cast("Any", SimpleNamespace(sent_s=1.0, second_token_gap_s=None)))
     choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
     made.take(TOKENS_COMMENT + line + b"\ndata: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
@@ -68,16 +68,16 @@ class Watched:
         self.tasks: list[asyncio.Task[None]] = []
         self.relays: list[Any] = []
 
-    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
-        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
+    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0, has_kv: bool = True) -> None:
+        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s, has_kv)))
 
-    async def _run(self, made: Stream, history: History, sent_s: float) -> None:
+    async def _run(self, made: Stream, history: History, sent_s: float, has_kv: bool) -> None:
         relay = cast(
             "Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0)
         )
         self.relays.append(relay)
         try:
-            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=True):
+            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=has_kv):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)
@@ -104,13 +104,20 @@ async def watch() -> AsyncIterator[Watch]:
             await task
 
 
-async def test_streams_leave_a_draining_node_in_portions(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["none sends", "it is stopping", "it has no KV", "none could get it"])
+async def test_streams_leave_without_their_kv_in_portions(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
     """So that the others compute them one after the other."""
     monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
-    here = watch(State.DRAINING)
+    ahead = None if why == "none sends" else Ahead()
+    if ahead is not None and why == "none could get it":
+        ahead.plan = lambda *_: None  # type: ignore[method-assign]
+    here = watch(State.DRAINING if why == "it is stopping" else State.READY, ahead)
     for _ in range(MOST_AT_ONCE + 4):
-        here.add(stream())
+        here.add(stream(), has_kv=why != "it has no KV")
     await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
     for left in (MOST_AT_ONCE, MOST_AT_ONCE + 4):
         here.watch._look()
         await until_true(lambda: here.broken)
@@ -141,6 +148,33 @@ def whole(said: bytes = TOKENS_COMMENT + b"0 1\n") -> Stream:
     return made
 
 
+HEAD = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
+
+
+@pytest.mark.parametrize(
+    ("made", "sent_s", "why"),
+    [
+        (lambda: stream(resumes=False), 1.0, "off"),
+        (stream, 0.0, "beginning"),
+        (lambda: stream(b"0 1,,2"), 1.0, "no_token_ids"),
+        (lambda: whole(b""), 0.0, "beginning"),
+        (lambda: whole(TOKENS_COMMENT + b"0 1\n" + HEAD), 0.0, "ending"),
+        (stream, 1.0, "no_node"),
+        (whole, 0.0, "no_node"),
+    ],
+)
+async def test_why_answers_stay_on_a_node_that_is_drained_is_shown(
+    watch: Watch, made: Callable[[], Stream], sent_s: float, why: str
+) -> None:
+    """The other node has another model."""
+    here = watch(State.DRAINING)
+    here.nodes[1].serves = lambda model: model == "another"  # type: ignore[method-assign]
+    here.add(made(), sent_s=sent_s)
+
+    await until_true(lambda: here.nodes[0].moves.staying == {why: 1})
+    assert not here.broken
+
+
 async def test_whole_answers_leave_with_their_tokens(watch: Watch) -> None:
     """Those that come are no silence."""
     silent, draining = watch(State.SILENT, stall_timeout_s=2.0), watch(State.DRAINING)
@@ -162,8 +196,7 @@ async def test_whole_answers_leave_with_their_tokens(watch: Watch) -> None:
 async def test_whole_answers_that_stay(state: State, watch: Watch) -> None:
     """Nothing is there yet; what is there is not known; all is there, and its body on its way."""
     here = watch(state, stall_timeout_s=0.2)
-    head = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
-    for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + head):
+    for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + HEAD):
         here.add(whole(said), sent_s=0.0)
     await asyncio.sleep(0.6)
 
@@ -192,7 +225,7 @@ async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_pref
     prefill = FakeNode(State.DOWN)
     here = watch(State.DRAINING, prefill=[prefill])
     here.add(stream())
-    await asyncio.sleep(0.3)
+    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
     assert here.broken == []
 
     prefill.state = State.READY
@@ -237,16 +270,41 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watch: Watch, mon
 
     await until_true(lambda: len(ahead.ended) == 1)
     assert here.nodes[0].moves.staying == {"sending": 1, "waiting": 2}
-    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+    timer, onto = here.watch._timer, SimpleNamespace(decode=here.nodes[1])
+    ahead.ended[0].set_result(onto)
     for _ in range(10):  # rounds of the loop, between which no time passes
         await asyncio.sleep(0)
     assert len(ahead.ended) == 2
+    assert [relay.onto for relay in here.relays].count(onto) == 1
+    assert timer is not None
+    assert timer.cancelled(), "the next look is the one that was made just now"
     assert here.broken == [FailureKind.DRAINED]
     for task in here.tasks:
         task.cancel()
     await until_true(ahead.ended[1].cancelled)
     await asyncio.sleep(0.2)
     assert len(ahead.ended) == 2
+
+
+@pytest.mark.parametrize("onto", [None, SimpleNamespace(decode=object())], ids=["it failed", "its node is gone"])
+async def test_a_stream_whose_kv_could_not_go_ahead_stays_until_the_next_order(watch: Watch, onto: Any) -> None:
+    """If its node only was to give it away; one that is stopping does so all the same."""
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
+    here.add(stream())
+    await asyncio.sleep(0.05)
+    here.nodes[0].evacuated_at = 1.0
+    for sent in (1, 2):
+        await until_true(lambda: len(ahead.ended) == sent)  # noqa: B023  # within the round
+        ahead.ended[-1].set_result(onto)
+        await until_true(lambda: here.nodes[0].moves.staying == {"failed": 1})
+        await asyncio.sleep(0.25)
+        assert (len(ahead.ended), here.broken) == (sent, [])
+        here.nodes[0].moves = Moves()
+    here.nodes[0].evacuated_at, here.nodes[0].state = 0.0, State.DRAINING
+    ahead.plan = lambda *_: None  # type: ignore[method-assign]
+
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
 
 
 async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watch: Watch) -> None:
@@ -272,3 +330,55 @@ async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watch: 
 
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
     assert not ahead.ended
+
+
+async def test_only_kv_that_a_node_is_known_to_have_goes_ahead(watch: Watch) -> None:
+    """That of a whole answer whose tokens come is."""
+    ahead = Ahead()
+    here = watch(State.READY, ahead)
+    here.add(stream(), has_kv=False)
+    here.nodes[0].evacuated_at = 1.0
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
+    assert not ahead.ended
+
+    here.add(whole(), has_kv=False)
+    await until_true(lambda: ahead.ended)
+    assert here.broken == [FailureKind.DRAINED]
+
+
+async def test_streams_of_a_silent_node_that_are_to_leave_stay_until_it_has_stalled(watch: Watch) -> None:
+    here = watch(State.SILENT, stall_timeout_s=60.0)
+    here.add(stream())
+    await until_true(lambda: here.watch._timer is not None)
+    assert here.nodes[0].moves.staying == {}
+    here.nodes[0].evacuated_at = 1.0
+
+    await until_true(lambda: here.nodes[0].moves.staying == {"silent": 1})
+    assert not here.broken
+
+
+async def test_a_node_without_streams_is_not_looked_at(watch: Watch) -> None:
+    """Those that stayed are gone."""
+    here = watch(State.DRAINING)
+    here.nodes[1].state = State.DOWN
+    here.add(stream())
+    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
+
+    here.tasks[0].cancel()
+    await until_true(lambda: here.watch._timer is None)
+
+    assert here.nodes[0].moves.staying == {}
+    assert not here.watch._streams
+
+
+async def test_the_tokens_that_a_whole_answer_has_at_the_first_look_are_no_silence() -> None:
+    """Nor those that have come since the last one."""
+    made = whole()
+    assert made.kept is not None
+    relay = SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=0.0), asked_at=0.0)
+    watched = StreamWatch(cast("Any", ()), stall_timeout_s=5.0, drain_handover_s=0)
+    one: Any = watched.watching(cast("Any", FakeNode(State.SILENT)), NOTHING_YET, cast("Any", relay))
+
+    assert [one.idle_s(now_s) for now_s in (1e9, 1e9 + 3)] == [0.0, 3.0]
+    made.kept.take(TOKENS_COMMENT + b"0 2\n")
+    assert [one.idle_s(now_s) for now_s in (1e9 + 4, 1e9 + 6)] == [0.0, 2.0]

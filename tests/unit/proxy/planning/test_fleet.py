@@ -107,6 +107,7 @@ def test_nothing_is_looked_at_twice_while_nothing_changes() -> None:
     members = Members(2)
     fleet = members.fleet()
     first = fleet.usable(MODEL)
+    assert first.until_s == math.inf
     for node in members.prefill + members.decode:
         node.describe(info(node.role))
         node.begin(1000)
@@ -130,6 +131,18 @@ def test_a_change_by_time_alone_is_kept_until_it_is_due() -> None:
     members.now_s = without.until_s
 
     assert [*fleet.usable(MODEL).decode] == members.decode
+
+
+def test_what_is_kept_of_a_silent_prefill_node_ends_with_the_patience() -> None:
+    members = Members(2)
+    fleet = members.fleet()
+    for node, at_s in zip(members.prefill, (1.0, 2.0), strict=True):
+        members.now_s = at_s
+        node.lose(State.SILENT, "it is tested")
+
+    for members.now_s, until_s, silent in ((2.0, 1.0 + PATIENCE_S, 2), (6.5, 2.0 + PATIENCE_S, 1), (7.0, math.inf, 0)):
+        found = fleet.usable(MODEL)
+        assert (found.until_s, len(found.prefill)) == (until_s, silent)
 
 
 def test_models_are_kept_within_a_bound() -> None:

@@ -72,4 +72,5 @@ def test_numbers_out_of_all_proportion_raise_nothing() -> None:
     assert slow_answers(0.3, 5e-324, 1e9, 0.02, 0.06) == 1.0
     assert slow_answers(0.0, 0.1, inf, 0.06, 0.06) == 1.0
     assert late_first_tokens(0.0, 0.0, -1.0) == 0.0
+    assert late_first_tokens(1.5, 0.1, 1.0) == late_first_tokens(1.0, 0.1, 1.0) == 1.0
     assert slow_beside_streams(1 << 53, 1e15, 1e-300, 1e-300, 0.06) == 0.0

@@ -176,9 +176,17 @@ def test_streams_that_one_decode_node_cannot_have_alone_keep_both_plain_servers(
         (30_000, 10_000, 6, ON_DECODE),
         (30_000, 30_000, 1, ON_DECODE),
         (30_000, 30_000, 9, ON_PREFILL),
+        (30_000, 10_000, 8, ON_PREFILL),
         (30_000, 10_000, 40, ON_PREFILL),
     ],
-    ids=["it has more of it", "the decode node has", "the decode node has less to do", "more to do", "much more to do"],
+    ids=[
+        "it has more of it",
+        "decode node has",
+        "decode node has less to do",
+        "more to do",
+        "enough to do",
+        "much more",
+    ],
 )
 def test_both_nodes_are_then_used_as_plain_servers(there: int, here: int, requests: int, placement: Placement) -> None:
     """Conversations stay on their nodes; not all of those that share a beginning."""
@@ -231,6 +239,7 @@ def given_prompts(
     running: int = 0,
     crowded: bool = False,
     queue_bytes: int = LATE_BYTES,
+    targets: Targets = Targets(),  # noqa: B008  # immutable
 ) -> Placement:
     """Place one prompt more on a late prefill node that was given prompts of 0.1 s; `others`: what other proxies have there, for one request of ours."""
     late, decode = measured("prefill", queue_bytes=queue_bytes), measured("decode", running=running, tokens=tokens)
@@ -240,12 +249,13 @@ def given_prompts(
         late.late_pairs.add(0.0, counts=number < late_pairs)
     for made in (late, decode):
         made.others.learn(NodeLoad(requests=1 + others, prompt_bytes=0), NodeLoad(requests=1, prompt_bytes=0))
-    return place(late, decode)
+    return place(late, decode, targets=targets)
 
 
 def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> None:
     """One that meets a second prompt is, of four tokens; not of forty. 0.06 are late, beside 0.08, where prompts take 0.4 of the prefill node; 0.80 beside 0.37 at 0.95."""
     assert given_prompts(share=0.4) is PAIR
+    assert given_prompts(share=0.4, targets=Targets(inter_token_s=0.5)) is ON_DECODE  # none would be slow
     assert given_prompts(share=0.4, tokens=100) is ON_DECODE
     assert given_prompts(share=0.55) is PAIR  # half as many again may be late as would be slow
     assert given_prompts(share=0.6, tokens=20) is ON_DECODE
@@ -492,8 +502,10 @@ def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_
     computing.prompt_rate.add(900_000, 0.0)  # 9 s of the last ten: tokens would wait for prompts
     assert place(computing, slow, decode_may_compute=False) is PAIR
     assert place(computing, full) is ON_PREFILL
-    for _ in range(4):
+    for _ in range(3):
         prefill.begin_stream(0)
+    assert place(prefill, slow, decode_may_compute=False) is ON_PREFILL
+    prefill.begin_stream(0)
     assert place(prefill, slow, decode_may_compute=False) is PAIR
     assert place(prefill, full) is PAIR
 

@@ -351,7 +351,8 @@ def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str
 
     assert isinstance(second, LocalPlan)
     assert (second.decode, second.path) == (first.decode, RECOMPUTED)
-    assert second.reason == failure.reason
+    why = "refused the request: 400" if other == "refused" else "failed: it cannot be reached"
+    assert second.reason == failure.reason == f"the prefill node {why}"
 
 
 @pytest.mark.parametrize("prefill", [1, 2])
@@ -607,7 +608,9 @@ def test_a_silent_prefill_node_is_waited_for_as_long_as_a_decode_node_would_or_a
     planned = planner([silent("prefill", for_s)], [taker], when_no_prefill, max_own_bytes=1)
 
     with computing(taker, 0 if room else 1), pytest.raises(NoRoomError) if found is NoRoomError else nullcontext():
-        assert isinstance(planned.first(request()), found)
+        plan = planned.first(request())
+        assert isinstance(plan, found)
+        assert plan.decode is taker
 
 
 def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_answers() -> None:

@@ -54,6 +54,17 @@ def test_what_is_neither(line: bytes) -> None:
         KeptTokens().take(line)
 
 
+def test_what_can_be_started_with() -> None:
+    """Tokens that have come, unless they cannot be read."""
+    kept = KeptTokens()
+    seen = [(kept.can_start, kept.start())]
+    for line in (b"0 1,2\n", b"0 x\n"):
+        kept.take(TOKENS_COMMENT + line)
+        seen.append((kept.can_start, kept.start()))
+
+    assert seen == [(False, ()), (True, ((1, 2),)), (False, ())]
+
+
 def test_a_leg_that_broke_in_a_line_leaves_nothing_of_it() -> None:
     """Nor of an answer that had begun."""
     kept = KeptTokens()

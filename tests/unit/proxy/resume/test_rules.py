@@ -7,7 +7,7 @@ import pytest
 
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
-from baton.proxy.resume.rules import NotResumableReason, why_not_resumed
+from baton.proxy.resume.rules import NotResumableReason, why_not_kept, why_not_resumed
 
 PROMPTS: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "x"}]},
@@ -60,3 +60,21 @@ def test_every_kind_of_stream_goes_on(endpoint: str, more: dict[str, Any]) -> No
 )
 def test_what_ends_with_an_error_event(endpoint: str, more: dict[str, Any], reason: NotResumableReason | None) -> None:
     assert why_not(endpoint, **more) is reason
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, None),
+        ({"stream": True}, NotResumableReason.OFF),
+        ({"resumes": False}, NotResumableReason.OFF),
+        ({"logprobs": True}, NotResumableReason.LOGPROBS),
+        ({"top_logprobs": 2}, NotResumableReason.LOGPROBS),
+        ({"use_beam_search": True}, NotResumableReason.BEAMS),
+    ],
+)
+def test_which_whole_answers_are_not_kept(more: dict[str, Any], reason: NotResumableReason | None) -> None:
+    resumes = more.pop("resumes", True)
+    body = msgspec.json.encode({"model": "m", **PROMPTS[CHAT], **more})
+
+    assert why_not_kept(parse(CHAT, "id", [], body), resumes=resumes) is reason

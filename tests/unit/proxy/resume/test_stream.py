@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.contracts.http import TOKENS_COMMENT
+from baton.contracts.http import AHEAD, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
@@ -77,6 +77,8 @@ def test_a_stream_that_has_a_second_token_starts_with_both() -> None:
     assert answer.take(event(1) + event(2)) == event(2, names=False)
     assert record.second_token_gap_s is not None
     assert not answer.can_start
+    assert not answer.ended
+    assert stream(stream=False).ended, "which is not known"
 
     answer.go_on()
     assert answer.asked.start == ((1, 2),)
@@ -155,6 +157,34 @@ def test_how_a_prefill_nodes_part_ends(
     assert answer.part.ended
     assert answer.part.is_whole == (ends == "whole")
     assert (answer.part.broken is not None) == (ends == "broken")
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"), [(FailureKind.DISCONNECT, ((1, 2),)), (FailureKind.STATUS, ()), (FailureKind.EMPTY, ())]
+)
+def test_a_whole_answer_starts_with_the_tokens_that_it_has_unless_they_may_be_at_fault(
+    kind: FailureKind, start: Any
+) -> None:
+    answer = stream(stream=False)
+    assert answer.kept is not None
+    answer.kept.take(TOKENS_COMMENT + b"0 1,2\n")
+    assert (answer.tokens(), answer.asked.names_tokens) == (((1, 2),), AHEAD)
+
+    answer.restart(kind)
+
+    assert answer.asked.start == answer.tokens() == start
+
+
+def test_what_a_prefill_node_said_of_which_the_client_has_nothing_does_not_count() -> None:
+    """Another one begins the answer."""
+    answer = stream()
+    answer.begin_prefill()
+    assert take_prefill(answer, TOKENS_COMMENT + b"0 7\n" + ERROR % 500) == b""
+
+    answer.begin_prefill()
+
+    assert take_prefill(answer, event(1)) == event(1, names=False)
+    assert answer.tokens() == ((1,),)
 
 
 def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:

@@ -1,0 +1,119 @@
+"""What an answer's record makes of single events: most are not parsed, and all count."""
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+import baton.proxy.resume.record
+from baton.proxy.resume.chat_events import ChatEvents
+from baton.proxy.resume.record import AnswerRecord
+from baton.proxy.resume.rules import CannotFollowError
+from tests.unit.proxy.resume.test_record import KINDS, ONE_BY_ONE, event, named, record_of, unnamed
+
+
+def said(text: str, **more: Any) -> bytes:
+    return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None} | more]})
+
+
+def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is their example; one that says something else, too, is not."""
+    record = record_of("chat")
+    record.take(named(0, [10]) + said("a"))
+    record.take(named(0, [11]) + said("b", finish_reason="stop"))
+    monkeypatch.setattr(baton.proxy.resume.record, "parse", None)
+
+    assert record.take(named(0, [12]) + said("c")) == said("c")
+    assert record.start() == ((10, 11, 12),)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_all_text_is_known_however_its_events_came(*, together: bool) -> None:
+    """Each at once with the one before, or alone: the next leg may say it in one piece, and no other one."""
+    record, pieces = record_of("chat"), ["a", "bc", "café", "\n", "d"]
+    events = [named(0, [at]) + said(piece) for at, piece in enumerate(pieces)]
+    for data in [b"".join(events)] if together else events:
+        record.take(data)
+    for last in ("D", "d"):
+        record.begin_leg()
+        whole = named(0, range(5)) + said("abccafé\n" + last)
+        if last == "d":
+            assert record.take(whole) == b""
+        else:
+            with pytest.raises(CannotFollowError):
+                record.take(whole)
+    assert record.take(named(0, [5]) + said("e")) == said("e")
+    assert record.start() == ((0, 1, 2, 3, 4, 5),)
+
+
+def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> None:
+    record = AnswerRecord(ChatEvents(), has_logprobs=True)
+    for token in (1, 2):
+        record.take(named(0, [token]) + said("a", logprobs={"content": [{"token": "a"}]}))
+
+    assert record.start() == ((1, 2),)
+
+
+def test_the_tokens_of_each_choice_are_its_own() -> None:
+    record = record_of("chat")
+    record.take(named(1, [9]) + said("z", index=1))
+    for token in (1, 2):
+        record.take(named(0, [token]) + said("a"))
+
+    assert record.start() == ((1, 2), (9,))
+
+
+def test_a_dialect_is_told_once_of_each_leg(monkeypatch: pytest.MonkeyPatch) -> None:
+    record, told = record_of("chat"), Mock()
+    monkeypatch.setattr(record.dialect, "begin_leg", told)
+    for _ in range(2):
+        for piece in ("a", "b"):
+            record.take(said(piece, logprobs={"content": [{"token": piece}]}))
+        record.begin_leg()
+
+    assert [call.args for call in told.call_args_list] == [(False,), (True,)]
+
+
+def test_tokens_that_are_named_before_their_event_keep_their_order() -> None:
+    record = record_of("chat")
+    record.take(named(0, [1]) + said("a"))
+    record.take(named(0, [2]))
+    record.take(named(0, [3]) + said("b"))
+
+    assert record.start() == ((1, 2, 3),)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_third_leg_repeats_what_both_legs_before_have_said(*, is_short: bool) -> None:
+    """But for the event in which the first one broke."""
+    record, events = record_of("chat", is_short=is_short), list(KINDS["chat"](ONE_BY_ONE, 1))
+    got = [record.take(events[0] + events[1][:9])]
+    for last in (3, len(events)):
+        record.begin_leg()
+        got.append(record.take(b"".join(events[:last])))
+
+    assert got == [unnamed(b"".join(each)) for each in (events[:1], events[1:3], events[3:])]
+
+
+def test_a_response_keeps_the_time_at_which_the_client_has_seen_it_made() -> None:
+    record = record_of("response")
+
+    def told(kind: str, created_at: int) -> bytes:
+        return b"event: %b\n" % kind.encode() + event({"type": kind, "response": {"created_at": created_at}})
+
+    record.take(told("response.created", 5))
+    record.begin_leg()
+
+    assert record.take(told("response.created", 9)) == b""
+    assert b'"created_at":5' in record.take(told("response.completed", 9))
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
+    monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
+    record = record_of("chat")
+    for at in range(6 // each):
+        record.take(named(0, [at] * each) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
+
+    with pytest.raises(CannotFollowError):
+        record.start()
