@@ -117,10 +117,24 @@ async def test_a_refused_body_that_comes_later_leaves_no_connection_without_a_bo
 
 async def test_a_head_without_end_is_not_kept(node: Node) -> None:
     """The parser has no bound of its own."""
-    made, transport = await node.connected(HEAD[:17] + b"x: ")
-    made.data_received(b"x" * MAX_HEAD_BYTES)
+    made, transport = await node.connected(HEAD[:20])
+    made.data_received(b"x" * (MAX_HEAD_BYTES - 20))
+    closed_before = transport.closing
+    made.data_received(b"x")
 
+    assert not closed_before
     assert transport.closing
+
+
+async def test_a_long_body_is_no_long_head(node: Node) -> None:
+    made, transport = await node.connected(HEAD.replace(b"4", b"%d" % (2 * MAX_HEAD_BYTES)))
+    for _ in range(2):
+        made.data_received(bytes(MAX_HEAD_BYTES))
+    node.go.set()
+    await asyncio.sleep(0.05)
+
+    assert b"200 OK" in transport.written
+    assert not transport.closing
 
 
 async def test_connections_make_way_the_unproven_first(node: Node) -> None:
@@ -146,6 +160,14 @@ async def test_connections_make_way_the_unproven_first(node: Node) -> None:
     assert node.refused == [Refused.CROWDED] * 5
 
 
+async def test_a_connection_that_makes_way_does_so_once(node: Node) -> None:
+    """Its end is told later, perhaps behind other newcomers."""
+    made, _ = await node.connected()
+    made.give_way()
+
+    assert made not in node.crowd.unproven
+
+
 async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) -> None:
     """Also if another one follows it at once, half of which has come."""
     asking = await node.connected(WHOLE + HEAD)
@@ -153,6 +175,17 @@ async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) 
         await node.connected()
 
     assert asking not in node.closed()
+
+
+async def test_the_end_of_a_refused_body_makes_its_connection_the_newest_without_a_request(node: Node) -> None:
+    node.reads_bodies = False
+    node.go.set()
+    made, _ = await node.connected(HEAD)
+    idle = [await node.connected() for _ in range(2)]
+    made.data_received(b"body")
+    await node.connected()
+
+    assert node.closed() == idle[:1]
 
 
 async def test_a_websocket_waits_for_no_request(hasty: Node) -> None:

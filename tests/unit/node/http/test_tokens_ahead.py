@@ -57,3 +57,14 @@ async def test_an_answer_that_is_there_first_is_sent_as_it_is() -> None:
         await asyncio.sleep(0.03)
 
     assert exchange.sent == [HEAD, BODY]
+
+
+async def test_a_block_that_ends_without_an_answer_ends_at_once() -> None:
+    exchange = Exchange({})
+
+    with pytest.raises(LookupError):
+        async with asyncio.timeout(10), naming_ahead(exchange.send, TokenLog()):
+            raise LookupError
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert exchange.sent == []

@@ -142,6 +142,7 @@ async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_com
     await turn()
     with pytest.raises(OverloadedError) as refused:
         await hasty.task
+    assert gate.waiting == 1
     await inside.leave()
     await turn()
 
@@ -149,6 +150,19 @@ async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_com
     assert (hasty.began, patient.began) == (False, True)
     await patient.leave()
     assert (gate.inside, gate.waiting) == (0, 0)
+
+
+async def test_the_pace_is_measured_from_when_the_first_request_waits() -> None:
+    clock = Clock()
+    gate = make(clock, inside=1)
+    clock.now_s += 1000  # without a request
+    visitors = [Visitor(gate) for _ in range(2)]
+    await turn()
+    clock.now_s += 10
+    await visitors[0].leave()
+    await visitors[1].leave()
+
+    assert gate.expected_wait_s() == 10
 
 
 async def test_every_wait_is_reported_once() -> None:
