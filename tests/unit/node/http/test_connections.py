@@ -168,6 +168,13 @@ async def test_a_connection_that_makes_way_does_so_once(node: Node) -> None:
     assert made not in node.crowd.unproven
 
 
+async def test_a_connection_proves_itself_while_its_body_comes(node: Node) -> None:
+    node.reads_bodies = False
+    made, _ = await node.connected(HEAD.replace(b"/", b"/proven", 1))
+
+    assert made not in node.crowd.unproven
+
+
 async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) -> None:
     """Also if another one follows it at once, half of which has come."""
     asking = await node.connected(WHOLE + HEAD)

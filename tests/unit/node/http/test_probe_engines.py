@@ -10,9 +10,10 @@ import pytest
 
 from baton.contracts.probe import MIB, Place, Push, Pushed, Receive
 from baton.node.http import probe_engines
-from baton.node.http.probe_engines import ProbeEngines, ProbeError
+from baton.node.http.probe_engines import ProbeBusyError, ProbeEngines, ProbeError
 
 PLACE = Place(host="127.0.0.1", protocol="tcp")
+ANSWER = """import os; print('{"session":"%d","address":1,"size_bytes":1}' % os.getpid(), flush=True)"""
 PUSH = Push(session="h:1", address=4096, size_bytes=MIB, idle_s=0)
 
 
@@ -71,10 +72,27 @@ async def test_a_receiver_that_does_not_come_up_says_so(children: list[Process])
     assert [child.returncode for child in children] == [-signal.SIGKILL] * (probe_engines.MAX_RECEIVERS + 1)
 
 
+async def test_receivers_have_a_number_and_are_taken_down(
+    monkeypatch: pytest.MonkeyPatch, children: list[Process]
+) -> None:
+    """By their names, or all at the end."""
+    answers(monkeypatch, f"{ANSWER}; import time; time.sleep(60)")
+    engines, most = ProbeEngines(PLACE), probe_engines.MAX_RECEIVERS
+    found = [await engines.receive(Receive(seconds=1)) for _ in range(most)]
+    with pytest.raises(ProbeBusyError):
+        await engines.receive(Receive(seconds=1))
+
+    assert [await engines.release(found[0].session) for _ in range(2)] == [True, False]
+    assert [child.returncode for child in children] == [-signal.SIGKILL, *[None] * (most - 1)]
+    await engines.stop()
+    assert [child.returncode for child in children] == [-signal.SIGKILL] * most
+    assert not await engines.release(found[1].session)
+
+
 async def test_a_receiver_that_has_ended_takes_no_place(
     monkeypatch: pytest.MonkeyPatch, children: list[Process]
 ) -> None:
-    answers(monkeypatch, """import os; print('{"session":"%d","address":1,"size_bytes":1}' % os.getpid())""")
+    answers(monkeypatch, ANSWER)
     engines = ProbeEngines(PLACE)
 
     for _ in range(probe_engines.MAX_RECEIVERS + 1):
@@ -90,6 +108,6 @@ async def test_a_child_that_makes_no_sense_is_ended_and_its_last_words_are_told(
     )
     answers(monkeypatch, said)
 
-    with pytest.raises(ProbeError, match="did not start: last$"):
+    with pytest.raises(ProbeError, match=r"did not start: last$"):
         await ProbeEngines(PLACE).receive(Receive(seconds=1))
     assert children[0].returncode == -signal.SIGKILL

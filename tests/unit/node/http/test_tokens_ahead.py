@@ -32,7 +32,10 @@ async def test_an_answer_stands_behind_its_tokens() -> None:
         await asyncio.sleep(0.05)  # nothing is named any more
         await answer(BODY)
 
-    start, lines, last = exchange.sent
+        await answer(end := {"type": "http.response.body", "body": b""})
+
+    start, lines, last, behind = exchange.sent
+    assert behind == end
     assert (start["status"], start["headers"]) == (200, [(b"content-type", TOKENS_TYPE.encode())])
     assert lines["body"] == TOKENS_COMMENT + b"0 5\n" + TOKENS_COMMENT + b"2 6,7\n"
     assert lines["more_body"]

@@ -147,6 +147,7 @@ async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_com
     await turn()
 
     assert (refused.value.status, refused.value.reason) == (503, Refusal.WAITED)
+    assert refused.value.headers == ((b"retry-after", b"1"),)
     assert (hasty.began, patient.began) == (False, True)
     await patient.leave()
     assert (gate.inside, gate.waiting) == (0, 0)

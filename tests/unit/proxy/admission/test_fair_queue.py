@@ -120,3 +120,16 @@ def test_the_order_stays_when_many_have_left() -> None:
         queue.remove(f"{priority:03}")
 
     assert drain(queue, 200) == [f"{priority:03}" for priority in range(200) if priority not in gone]
+
+
+def test_a_tenant_that_owes_much_is_remembered_behind_many_that_have_paid() -> None:
+    queue = filled(("last", "last", 9, 1), ("debt", "debtor", 0, 1_000_000))
+    queue.pop()
+    for index in range(2000):
+        queue.put(f"mover {index}", tenant="mover", priority=0, cost=2)
+        queue.put(f"{index}", tenant=f"tenant {index}", priority=0, cost=1)
+        drain(queue, 2)
+    queue.put("debtor", tenant="debtor", priority=0, cost=1)
+    queue.put("new", tenant="new", priority=0, cost=1)
+
+    assert drain(queue, 2) == ["new", "debtor"]

@@ -44,3 +44,4 @@ def test_a_responses_error_event_is_what_openais_client_knows() -> None:
     told = json.loads(data.removeprefix(b"data: "))
     assert name == b"event: error"
     assert (told["type"], told["message"], told["error"]["code"]) == ("error", "gone", 502)
+    assert told["sequence_number"] == 0
