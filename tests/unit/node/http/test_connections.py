@@ -1,6 +1,7 @@
 """What ends a connection to a node, and which one makes way, on transports that the test moves."""
 
 import asyncio
+import resource
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,7 +10,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from baton.kv_connector.telemetry.refusals import Refused
-from baton.node.http.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, note_proof
+from baton.node.http import connections
+from baton.node.http.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, bound_connections, note_proof
 from tests.support.fake_transport import Transport
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -193,6 +195,25 @@ async def test_the_end_of_a_refused_body_makes_its_connection_the_newest_without
     await node.connected()
 
     assert node.closed() == idle[:1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [(4010, 3000), (20, 16), (resource.RLIM_INFINITY, ((1 << 20) - 10) * 3 // 4)]
+)
+def test_a_server_has_three_quarters_of_the_descriptors_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+) -> None:
+    """Of which ten are open already; a few it has in any case."""
+    made = Mock()
+    monkeypatch.setattr(connections, "Crowd", made)
+    monkeypatch.setattr(connections, "Path", lambda _: Mock(iterdir=lambda: range(10)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    server, refused = Mock(), Mock()
+    bound_connections(server, refused)
+
+    made.assert_called_once_with(most, refused)
+    assert issubclass(server.config.http_protocol_class, NodeProtocol)
+    assert server.config.http_protocol_class.crowd is made.return_value
 
 
 async def test_a_websocket_waits_for_no_request(hasty: Node) -> None:

@@ -160,6 +160,14 @@ def test_outputs_of_an_answer_that_starts_with_tokens_are_not_merged(
     assert isinstance(queue, OneByOne) == starts
 
 
+def test_each_prompt_has_one_answer_unless_more_are_asked_for(made: Made) -> None:
+    with logged(log := TokenLog()):
+        made.processor.add_request(request := asked("cmpl-x-2"), "text")
+    says(made, request, [7])
+
+    assert log.take() == b": baton tokens 2 7\n"
+
+
 def test_a_log_goes_on_until_every_choice_has_ended() -> None:
     log = TokenLog()
     log.add(0, [1], ended=False)

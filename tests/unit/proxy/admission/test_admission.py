@@ -9,6 +9,7 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.admission import admission
 from baton.proxy.admission.admission import Admission
 from baton.proxy.admission.concurrency_limiter import Ticket
+from baton.proxy.errors import NoDescriptorsError
 from baton.proxy.http_server import descriptors
 from baton.proxy.nodes.node import SEQUENCE_BYTES
 from tests.support.clock import Clock
@@ -25,16 +26,17 @@ def test_a_lack_of_descriptors_is_logged_every_five_seconds_at_most(
     clock, counted = Clock(), list[int]()
     monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=clock))
     here = made()
+    here.claims.connections = most = here.state().most_connections_to_nodes
     for passed_s in (0.0, 4.5, 0.5, 0.5):
         clock.now_s += passed_s
-        here._say()
+        with pytest.raises(NoDescriptorsError):
+            here.claims.enter()
         counted.append(len(caplog.records))
 
     assert counted == [1, 1, 2, 2]
     said = vars(caplog.records[0])
-    assert (said["requests"], said["connections_to_nodes"]) == (0, 0)
-    most = descriptors.budget(here._limit, members=2).to_nodes
-    assert said["most"] == here.state().most_connections_to_nodes == most
+    assert (said["requests"], said["connections_to_nodes"]) == (0, most)
+    assert said["most"] == most == descriptors.budget(here._limit, members=2).to_nodes
     assert said["open_files_limit"] == here._limit
 
 

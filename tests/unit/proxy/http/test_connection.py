@@ -8,12 +8,15 @@ import pytest
 from baton.proxy.http.connection import MAX_HEAD_BYTES, Connection, UnusedError
 from tests.support.fake_transport import Transport
 
+Ended = Callable[[Connection], None]
 BEGUN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no"
 
 
-def connected(
-    done: Callable[[Connection], object] = id, lost: Callable[[Connection], object] = id
-) -> tuple[Connection, Transport]:
+def _nothing(_: Connection) -> None:
+    """No pool is told."""
+
+
+def connected(done: Ended = _nothing, lost: Ended = _nothing) -> tuple[Connection, Transport]:
     connection, transport = Connection(done, lost), Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
     return connection, transport
@@ -97,3 +100,13 @@ async def test_an_answer_that_comes_as_its_request_is_cancelled_leaves_its_conne
 
     done.assert_called_once_with(connection)
     assert not transport.closing
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_a_head_may_be_so_long_and_no_longer(excess: int) -> None:
+    connection, transport = connected()
+    head = connection.send(b"request")
+    connection.data_received(b"HTTP/1.1 200 OK\r\nname: " + b"x" * (MAX_HEAD_BYTES - 4 + excess) + b"\r\n\r\n")
+
+    assert transport.aborted == bool(excess)
+    assert (head.exception() is None) == (not excess)

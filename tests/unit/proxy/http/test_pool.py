@@ -1,7 +1,9 @@
 """Which connections are kept, and for how long, and what the end closes."""
 
 import asyncio
+import ssl
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -58,6 +60,20 @@ async def test_an_end_closes_every_connection() -> None:
     server.close()
 
     assert not is_open
+
+
+@pytest.mark.parametrize(("url", "name"), [("https://a:1", "a"), ("http://a:1", None)])
+async def test_a_node_that_has_tls_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, url: str, name: str | None
+) -> None:
+    made = AsyncMock(side_effect=OSError)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", made)
+    with pytest.raises(OSError):  # noqa: PT011  # it has no message
+        await Pool().connect(address_of(url))
+
+    (_, *where), how = made.await_args_list[0]
+    assert (where, how["server_hostname"]) == (["a", 1], name)
+    assert (how["ssl"].verify_mode if name else how["ssl"]) == (ssl.CERT_REQUIRED if name else None)
 
 
 async def test_what_idles_for_long_is_closed_and_the_others_are_kept() -> None:
