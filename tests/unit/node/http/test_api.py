@@ -113,6 +113,8 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
         ({"both_ways": False}, {"both_ways": False}),
         ({"both_ways": True}, {"both_ways": True}),
         ({"control_addresses": [""]}, {"control_addresses": []}),  # of a decode node
+        ({}, {"first_tokens": ""}),
+        ({"first_tokens": "a"}, {"first_tokens": "a--0"}),
     ],
 )
 async def test_what_the_scheduler_knows_is_said(scheduler: dict[str, Any], said: dict[str, Any]) -> None:

@@ -35,6 +35,10 @@ async def test_a_request_is_written_at_once(kept: tuple[Upstream, Connection, Tr
     assert transport.aborted
 
 
+async def test_a_request_for_which_no_connection_was_kept_is_given_up_like_any_other() -> None:
+    Upstream(connect_timeout_s=10).send("http://a:1", "/v1/x", b"", b"{}").close()
+
+
 async def test_a_small_answer_that_is_not_read_to_its_end_closes_its_connection(
     kept: tuple[Upstream, Connection, Transport],
 ) -> None:
