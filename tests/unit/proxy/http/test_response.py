@@ -82,3 +82,10 @@ async def test_a_reader_gets_bytes_when_they_come_and_events_when_they_are_whole
     with pytest.raises(UpstreamError) as caught:
         await answer.read_event()
     assert caught.value.kind is FailureKind.DISCONNECT
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_stream"), [(b"Text/Event-Stream ; charset=utf-8", True), (b"application/json", False), (b"", False)]
+)
+def test_a_stream_is_known_by_its_content_type(kind: bytes, is_stream: bool) -> None:
+    assert UpstreamResponse(Mock(), 200, [(b"content-type", kind)]).is_stream is is_stream
