@@ -113,6 +113,8 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
         ({"both_ways": False}, {"both_ways": False}),
         ({"both_ways": True}, {"both_ways": True}),
         ({"control_addresses": [""]}, {"control_addresses": []}),  # of a decode node
+        ({}, {"first_tokens": ""}),
+        ({"first_tokens": "a"}, {"first_tokens": "a--0"}),
     ],
 )
 async def test_what_the_scheduler_knows_is_said(scheduler: dict[str, Any], said: dict[str, Any]) -> None:
@@ -175,6 +177,16 @@ def test_both_sides_of_a_transfer_are_joined() -> None:
         "scheduler": {},
         "worker": {"totals": {}},
     }
+
+
+def test_a_transfer_of_several_flows_has_all_of_them() -> None:
+    """Between nodes of several ranks."""
+    flows = [{"flow": "0-1", "state": "pushing"}, {"flow": "1-1", "state": "committed"}]
+    worker = {"transfers": [{"transfer_id": "a", **flow} for flow in flows]}
+
+    assert merge(Snapshots({"transfers": [{"transfer_id": "a", "state": "held"}]}, worker))["transfers"] == [
+        {"transfer_id": "a", "scheduler": {"state": "held"}, "flows": flows}
+    ]
 
 
 RECORDS = [
@@ -271,6 +283,25 @@ async def test_refusals_of_all_parts_are_added_up() -> None:
 
     assert content["refused"] == {"bad_token": 1, "bad_signature": 4, "malformed": 2}
     assert content["worker"]["refused"] == worker["refused"]
+
+
+async def test_a_node_that_sends_and_receives_has_a_trace_of_either_side() -> None:
+    """Each with a process of its own."""
+    record = {"transfer_id": "c", "arrived_at_s": 5.0, "timings_s": {"arrived": 0.0, "reserved": 0.5}}
+    scheduler = {"reverse": {"recent": [record]}}
+    api = node_api(FakeConnector({**WORKER, "recent": RECORDS, "reverse": {}}, scheduler))
+
+    events = json.loads((await ask(api, TRACE_PATH)).body)
+
+    titles = {
+        event["pid"]: event["args"]["name"].partition(" (")[0] for event in events if event["name"] == "process_name"
+    }
+    assert titles == {0xFF: "prefill node 10.0.0.5:8100", 0xFE: "prefill node 10.0.0.5:8100 as a decode node"}
+    assert {(event["pid"], event["args"]["transfer_id"]) for event in events if event["ph"] == "X"} == {
+        (0xFF, "a"),
+        (0xFF, "b"),
+        (0xFE, "c"),
+    }
 
 
 WANTED, OTHER = "ab" * 16, "cd" * 16

@@ -1,8 +1,8 @@
-"""A body that is read once and given out again."""
+"""A body that is read once and given out again, and answers in JSON."""
 
 import pytest
 
-from baton.node.http.asgi import header, read_body, replay
+from baton.node.http.asgi import header, read_body, replay, send_json
 from tests.support.asgi import Exchange, body_of, http
 
 
@@ -39,3 +39,12 @@ def test_a_header_is_found_by_its_name() -> None:
     scope = {"headers": [(b"X-Other", b"1"), (b"X-Own", b"2")]}
 
     assert [header(scope, name) for name in (b"x-own", b"x-none")] == [b"2", b""]
+
+
+async def test_an_answer_says_its_length() -> None:
+    exchange = Exchange(http("GET", "/"))
+
+    await send_json(exchange.send, 203, {"a": 1}, [(b"x-own", b"1")])
+
+    assert (exchange.status, exchange.body) == (203, b'{"a": 1}')
+    assert exchange.headers == {"content-type": "application/json", "content-length": "8", "x-own": "1"}

@@ -1,6 +1,7 @@
 """What ends a connection to a node, and which one makes way, on transports that the test moves."""
 
 import asyncio
+import resource
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,7 +10,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from baton.kv_connector.telemetry.refusals import Refused
-from baton.node.http.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, note_proof
+from baton.node.http import connections
+from baton.node.http.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, bound_connections, note_proof
 from tests.support.fake_transport import Transport
 
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -117,10 +119,24 @@ async def test_a_refused_body_that_comes_later_leaves_no_connection_without_a_bo
 
 async def test_a_head_without_end_is_not_kept(node: Node) -> None:
     """The parser has no bound of its own."""
-    made, transport = await node.connected(HEAD[:17] + b"x: ")
-    made.data_received(b"x" * MAX_HEAD_BYTES)
+    made, transport = await node.connected(HEAD[:20])
+    made.data_received(b"x" * (MAX_HEAD_BYTES - 20))
+    closed_before = transport.closing
+    made.data_received(b"x")
 
+    assert not closed_before
     assert transport.closing
+
+
+async def test_a_long_body_is_no_long_head(node: Node) -> None:
+    made, transport = await node.connected(HEAD.replace(b"4", b"%d" % (2 * MAX_HEAD_BYTES)))
+    for _ in range(2):
+        made.data_received(bytes(MAX_HEAD_BYTES))
+    node.go.set()
+    await asyncio.sleep(0.05)
+
+    assert b"200 OK" in transport.written
+    assert not transport.closing
 
 
 async def test_connections_make_way_the_unproven_first(node: Node) -> None:
@@ -146,6 +162,21 @@ async def test_connections_make_way_the_unproven_first(node: Node) -> None:
     assert node.refused == [Refused.CROWDED] * 5
 
 
+async def test_a_connection_that_makes_way_does_so_once(node: Node) -> None:
+    """Its end is told later, perhaps behind other newcomers."""
+    made, _ = await node.connected()
+    made.give_way()
+
+    assert made not in node.crowd.unproven
+
+
+async def test_a_connection_proves_itself_while_its_body_comes(node: Node) -> None:
+    node.reads_bodies = False
+    made, _ = await node.connected(HEAD.replace(b"/", b"/proven", 1))
+
+    assert made not in node.crowd.unproven
+
+
 async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) -> None:
     """Also if another one follows it at once, half of which has come."""
     asking = await node.connected(WHOLE + HEAD)
@@ -153,6 +184,36 @@ async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) 
         await node.connected()
 
     assert asking not in node.closed()
+
+
+async def test_the_end_of_a_refused_body_makes_its_connection_the_newest_without_a_request(node: Node) -> None:
+    node.reads_bodies = False
+    node.go.set()
+    made, _ = await node.connected(HEAD)
+    idle = [await node.connected() for _ in range(2)]
+    made.data_received(b"body")
+    await node.connected()
+
+    assert node.closed() == idle[:1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [(4010, 3000), (20, 16), (resource.RLIM_INFINITY, ((1 << 20) - 10) * 3 // 4)]
+)
+def test_a_server_has_three_quarters_of_the_descriptors_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+) -> None:
+    """Of which ten are open already; a few it has in any case."""
+    made = Mock()
+    monkeypatch.setattr(connections, "Crowd", made)
+    monkeypatch.setattr(connections, "Path", lambda _: Mock(iterdir=lambda: range(10)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    server, refused = Mock(), Mock()
+    bound_connections(server, refused)
+
+    made.assert_called_once_with(most, refused)
+    assert issubclass(server.config.http_protocol_class, NodeProtocol)
+    assert server.config.http_protocol_class.crowd is made.return_value
 
 
 async def test_a_websocket_waits_for_no_request(hasty: Node) -> None:

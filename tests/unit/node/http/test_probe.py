@@ -1,5 +1,7 @@
 import asyncio
 import json
+import socket
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -130,3 +132,20 @@ async def test_an_address_that_is_none_is_a_problem_and_no_fault() -> None:
     """What other nodes announce may be anything."""
     assert (await ask({"type": "dial", "address": "nonsense"}))[1]["problem"]
     assert (await ask({"type": "greet", "session": "nonsense"}))[1]["problem"]
+
+
+@pytest.mark.parametrize(("listens", "problem"), [(True, ""), (False, "is not reached"), (None, "")])
+async def test_an_engine_is_reached_if_its_data_port_is(
+    monkeypatch: pytest.MonkeyPatch, listens: bool | None, problem: str
+) -> None:
+    """One that names none has none to try."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = None if listens is None else server.getsockname()[1]
+        monkeypatch.setattr(probe, "ask", lambda *_: SimpleNamespace(data_port=port))
+        if not listens:
+            server.close()
+        status, found = await ask({"type": "greet", "session": "127.0.0.1:1"})
+
+    assert (status, found["refused"]) == (200, False)
+    assert problem in found["problem"]
+    assert bool(problem) == bool(found["problem"])

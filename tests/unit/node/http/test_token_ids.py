@@ -5,12 +5,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import FinishReason
-from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
 
 from baton.contracts.kv_transfer import CHOICE, FIELD
 from baton.node.http.asgi import Message
+from baton.node.http.one_by_one import OneByOne
 from baton.node.http.token_ids import TokenLog, choice_of, logged, name_tokens, tap_outputs
 from tests.support.asgi import Exchange
 
@@ -145,6 +146,36 @@ def test_other_requests_keep_their_parameters(made: Made, extra: dict[str, Any] 
 
     assert request.sampling_params is given
     assert (vars(made.processor.request_states[request.request_id]) == {}) == (log is None)
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_outputs_of_an_answer_that_starts_with_tokens_are_not_merged(
+    made: Made, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    queue = RequestOutputCollector(RequestOutputKind.DELTA, "r")
+    monkeypatch.setattr(RequestState, "queue", queue, raising=False)
+    with logged(TokenLog(starts=starts)):
+        made.processor.add_request(asked(), "text")
+
+    assert isinstance(queue, OneByOne) == starts
+
+
+def test_each_prompt_has_one_answer_unless_more_are_asked_for(made: Made) -> None:
+    with logged(log := TokenLog()):
+        made.processor.add_request(request := asked("cmpl-x-2"), "text")
+    says(made, request, [7])
+
+    assert log.take() == b": baton tokens 2 7\n"
+
+
+def test_a_log_goes_on_until_every_choice_has_ended() -> None:
+    log = TokenLog()
+    log.add(0, [1], ended=False)
+    log.add(1, [2], ended=True)
+    went_on = log.goes_on
+    log.add(0, [], ended=True)
+
+    assert (went_on, log.goes_on) == (True, False)
 
 
 def test_a_request_that_vllm_does_not_keep_is_left_alone(made: Made) -> None:

@@ -32,7 +32,10 @@ async def test_an_answer_stands_behind_its_tokens() -> None:
         await asyncio.sleep(0.05)  # nothing is named any more
         await answer(BODY)
 
-    start, lines, last = exchange.sent
+        await answer(end := {"type": "http.response.body", "body": b""})
+
+    start, lines, last, behind = exchange.sent
+    assert behind == end
     assert (start["status"], start["headers"]) == (200, [(b"content-type", TOKENS_TYPE.encode())])
     assert lines["body"] == TOKENS_COMMENT + b"0 5\n" + TOKENS_COMMENT + b"2 6,7\n"
     assert lines["more_body"]
@@ -57,3 +60,14 @@ async def test_an_answer_that_is_there_first_is_sent_as_it_is() -> None:
         await asyncio.sleep(0.03)
 
     assert exchange.sent == [HEAD, BODY]
+
+
+async def test_a_block_that_ends_without_an_answer_ends_at_once() -> None:
+    exchange = Exchange({})
+
+    with pytest.raises(LookupError):
+        async with asyncio.timeout(10), naming_ahead(exchange.send, TokenLog()):
+            raise LookupError
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert exchange.sent == []

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter, Ticket
-from baton.proxy.errors import OverloadedError, ProxyError, Refusal
+from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
 from tests.support.clock import Clock
 
 pytestmark = pytest.mark.timeout(10)  # a request that is let into the queue by mistake would wait for ever
@@ -142,13 +142,45 @@ async def test_a_request_that_waits_until_too_little_time_is_left_is_told_to_com
     await turn()
     with pytest.raises(OverloadedError) as refused:
         await hasty.task
+    assert gate.waiting == 1
     await inside.leave()
     await turn()
 
     assert (refused.value.status, refused.value.reason) == (503, Refusal.WAITED)
+    assert refused.value.headers == ((b"retry-after", b"1"),)
     assert (hasty.began, patient.began) == (False, True)
     await patient.leave()
     assert (gate.inside, gate.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("each", "error", "reason"), [(9, OverloadedError, Refusal.QUEUE), (2, TooManyRequestsError, Refusal.TENANT)]
+)
+async def test_as_many_as_may_wait_do(each: int, error: type[OverloadedError], reason: Refusal) -> None:
+    gate = make(inside=1, waiting=2 if each == 9 else 9, each=each)
+    visitors = [Visitor(gate) for _ in range(3)]
+    await turn()
+    with pytest.raises(error) as refused:
+        async with gate.inside_for(Ticket("a")):
+            pass
+
+    assert gate.waiting == 2
+    assert (refused.value.reason, refused.value.headers) == (reason, ((b"retry-after", b"1"),))
+    for visitor in visitors:
+        await visitor.leave()
+
+
+async def test_the_pace_is_measured_from_when_the_first_request_waits() -> None:
+    clock = Clock()
+    gate = make(clock, inside=1)
+    clock.now_s += 1000  # without a request
+    visitors = [Visitor(gate) for _ in range(2)]
+    await turn()
+    clock.now_s += 10
+    await visitors[0].leave()
+    await visitors[1].leave()
+
+    assert gate.expected_wait_s() == 10
 
 
 async def test_every_wait_is_reported_once() -> None:

@@ -45,8 +45,8 @@ def test_tenants_get_equal_parts_of_the_cost() -> None:
 
     served = Counter(item.split()[0] for item in drain(queue, 550))
     assert 495 <= served["short"] <= 505
-    queue.put("late 1", tenant="late", priority=0, cost=1)
-    queue.put("late 2", tenant="late", priority=0, cost=1)
+    for number in range(4):
+        queue.put(f"late {number}", tenant="late", priority=0, cost=1)
     assert Counter(item.split()[0] for item in drain(queue, 4))["late"] <= 2
 
 
@@ -108,3 +108,28 @@ def test_tenants_that_never_come_again_are_forgotten() -> None:
 
     assert len(queue._ends) <= 2 * (2 + 512) + 1
     assert drain(queue, 9) == ["first", "new", "second"]
+
+
+def test_the_order_stays_when_many_have_left() -> None:
+    """What is left of the heap is ordered again."""
+    rng = random.Random(3)
+    priorities = rng.sample(range(200), 200)
+    queue = filled(*((f"{priority:03}", "a", priority, 1) for priority in priorities))
+    gone = rng.sample(range(200), 120)
+    for priority in gone:
+        queue.remove(f"{priority:03}")
+
+    assert drain(queue, 200) == [f"{priority:03}" for priority in range(200) if priority not in gone]
+
+
+def test_a_tenant_that_owes_much_is_remembered_behind_many_that_have_paid() -> None:
+    queue = filled(("last", "last", 9, 1), ("debt", "debtor", 0, 1_000_000))
+    queue.pop()
+    for index in range(2000):
+        queue.put(f"mover {index}", tenant="mover", priority=0, cost=2)
+        queue.put(f"{index}", tenant=f"tenant {index}", priority=0, cost=1)
+        drain(queue, 2)
+    queue.put("debtor", tenant="debtor", priority=0, cost=1)
+    queue.put("new", tenant="new", priority=0, cost=1)
+
+    assert drain(queue, 2) == ["new", "debtor"]

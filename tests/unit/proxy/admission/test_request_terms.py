@@ -60,7 +60,9 @@ def test_a_priority_that_is_no_integer_is_refused(value: bytes) -> None:
         priority_of([(b"x-priority", value)], {}, "x-priority")
 
 
-@pytest.mark.parametrize(("said", "timeout_s"), [(None, 60.0), (b"2.5", 2.5), (b"61", 60.0), (b"inf", 60.0)])
+@pytest.mark.parametrize(
+    ("said", "timeout_s"), [(None, 60.0), (b"2.5", 2.5), (b"0.5", 0.5), (b"61", 60.0), (b"inf", 60.0)]
+)
 def test_a_client_can_only_shorten_its_time(said: bytes | None, timeout_s: float) -> None:
     headers = [(b"x-timeout", said)] if said else []
 

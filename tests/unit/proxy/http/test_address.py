@@ -1,6 +1,6 @@
 import pytest
 
-from baton.proxy.http.address import is_base_url
+from baton.proxy.http.address import address_of, is_base_url
 from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.registry import configured_sources
 
@@ -38,3 +38,9 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_an_added_node_has_no_path() -> None:
     """Paths of the node API follow it."""
     assert not is_base_url("http://a:8100/prefix")
+
+
+@pytest.mark.parametrize("text", ["/v1", "baton://a"])
+def test_without_a_host_or_a_port_nothing_is_sent(text: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a server"):
+        address_of(text)

@@ -23,6 +23,7 @@ def test_a_chats_error_is_openais() -> None:
         (OverloadedError("no", reason=Refusal.QUEUE, retry_after_s=1), "overloaded_error"),
         (BadGatewayError("no"), "api_error"),
         (NodeAnsweredError(418), "invalid_request_error"),
+        (NodeAnsweredError(500), "api_error"),
     ],
 )
 def test_messages_have_anthropics_errors(path: str, error: BadRequestError, kind: str) -> None:
@@ -44,3 +45,4 @@ def test_a_responses_error_event_is_what_openais_client_knows() -> None:
     told = json.loads(data.removeprefix(b"data: "))
     assert name == b"event: error"
     assert (told["type"], told["message"], told["error"]["code"]) == ("error", "gone", 502)
+    assert told["sequence_number"] == 0

@@ -6,7 +6,7 @@ import pytest
 from baton.contracts.kv_transfer import FIELD
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.fields import split
-from baton.proxy.request.leg_bodies import decode_body, prefill_body
+from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_body
 from baton.proxy.request.parse import parse
 
 PARAMS = {"baton": {"id": "x"}}
@@ -88,6 +88,14 @@ def test_the_decode_body_is_the_clients() -> None:
 
     assert decode_body(split(body), None) == body
     assert decode_body(split(body), PARAMS) == body[:-1] + b',"kv_transfer_params":{"baton":{"id":"x"}}}'
+
+
+def test_the_relayed_body_is_the_clients_but_for_the_least_number_of_tokens() -> None:
+    body = b'{"prompt":[1,2],"stream":true,"min_tokens":5,"max_tokens":9'
+
+    sent = relayed_body(split(body + b"}"), PARAMS)
+
+    assert sent == body.replace(b"5", b"1") + b',"kv_transfer_params":{"baton":{"id":"x"}}}'
 
 
 def test_a_response_is_asked_for_one_token_that_is_not_stored() -> None:

@@ -125,6 +125,7 @@ def test_a_response_has_its_prompt_in_its_input() -> None:
     request = parsed(b'{"model":"m","input":"a","prompt":{"id":"p"}}', RESPONSES)
 
     assert bytes(request.prompt) == b'"a"'
+    assert request.prompt_bytes == 3
 
 
 @pytest.mark.parametrize(

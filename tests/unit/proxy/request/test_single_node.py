@@ -6,7 +6,15 @@ import pytest
 from baton.proxy.planning.reasons import LABELS
 from baton.proxy.request.endpoints import CHAT, RESPONSES
 from baton.proxy.request.parse import ClientRequest, parse
-from baton.proxy.request.single_node import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
+from baton.proxy.request.single_node import (
+    BACKGROUND,
+    PREVIOUS,
+    TOOLS,
+    TRUNCATION,
+    previous_of,
+    reason_alone,
+    wants_logprobs,
+)
 
 
 def asked(**fields: Any) -> ClientRequest:
@@ -40,3 +48,11 @@ def test_odd_values_and_other_routes_name_no_answer() -> None:
     assert previous_of(asked(previous_response_id=7)) is None
     assert reason_alone(asked(tools="odd")) is None
     assert (reason_alone(chat), previous_of(chat)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("include", "wanted"),
+    [(None, False), (["a"], False), ([7, "message.output_text.logprobs"], True), ([7], False), ("logprobs", False)],
+)
+def test_a_response_has_log_probabilities_if_it_includes_some(include: Any, wanted: bool) -> None:
+    assert wants_logprobs(asked(include=include)) is wanted
