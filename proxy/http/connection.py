@@ -124,10 +124,11 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
-        self._answer = UpstreamResponse(self, status, self._headers)
         head, self._head = self._head, None  # another request may be sent before this one's sender has woken
-        if head is not None and not head.done():
-            head.set_result(self._answer)
+        if head is None or head.done():  # cancelled in this turn of the loop: its `forget` will close the connection
+            raise ValueError("no caller waits for this answer")
+        self._answer = UpstreamResponse(self, status, self._headers)
+        head.set_result(self._answer)
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
