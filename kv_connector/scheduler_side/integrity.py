@@ -67,7 +67,7 @@ def compare(views: Views) -> list[Finding]:
     }
     if views.requests is not None:
         found[Wrong.NOBODY] = (references > 0) & (owned == 0)
-        found[Wrong.UNACCOUNTED] = (references > owned) & (owned > 0)
+        found[Wrong.UNACCOUNTED] = references > owned
     wrong: dict[int, Wrong] = {}
     for kind in Wrong:
         for block in np.flatnonzero(found[kind]) if kind in found else ():

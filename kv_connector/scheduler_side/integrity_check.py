@@ -43,7 +43,6 @@ class IntegrityCheck:
         self._live: set[str] = set()  # requests that may have blocks
         self._reported: set[Finding] = set()
         self._begun = self._ended = 0  # steps
-        self._looked = True  # since something was last done
         self.history = history or BlockHistory()
         self.totals = {"idle_checks": 0, "integrity_findings": 0}
 
@@ -63,7 +62,6 @@ class IntegrityCheck:
 
     def step_begins(self, output: "SchedulerOutput") -> None:
         self._begun += 1
-        self._looked = False
         cached = output.scheduled_cached_reqs
         given = [(new.req_id, new.block_ids) for new in output.scheduled_new_reqs]
         given += [pair for pair in zip(cached.req_ids, cached.new_block_ids, strict=True) if pair[1]]
@@ -74,8 +72,7 @@ class IntegrityCheck:
     def step_ends(self) -> None:
         """A step's output has been taken in. Look if nothing is left to be done."""
         self._ended += 1
-        if not self._looked and self._is_idle():
-            self._looked = True
+        if self._is_idle():
             self._before_idling()
 
     # --- any thread ---

@@ -6,7 +6,6 @@ It is told what to read while the caller holds its lock, and answers without. On
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
@@ -50,7 +49,6 @@ class DigestThread(Generic[T]):
         self._work: queue.SimpleQueue[tuple[T, Sequence[Part]] | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-digest", daemon=True)
-        self.busy_s = 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -69,9 +67,7 @@ class DigestThread(Generic[T]):
     def _run(self) -> None:
         while (item := self._work.get()) is not None and not self._stopping:
             thing, parts = item
-            begun = time.monotonic()
             digests = self._try(parts)
-            self.busy_s += time.monotonic() - begun
             try:
                 self._done(thing, digests)
             except Exception:  # thread boundary: without this thread nothing would ever be verified again

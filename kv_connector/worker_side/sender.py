@@ -82,7 +82,6 @@ class Sender:
         self._max_bytes, self._max_descriptors = max_bytes, max_descriptors
         self._max_units = self._units_at_once(caches.layer_block_bytes, max(map(len, caches.by_layer())))
         self._layer_block_bytes = caches.layer_block_bytes
-        self._block_tokens = caches.block_tokens
         self._flush = flush
         self._enter_device = enter_device
         self._waiter: DeviceWaiter[Handover] = DeviceWaiter(

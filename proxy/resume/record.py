@@ -211,7 +211,6 @@ class AnswerRecord:
         if before := self._ids_before.get(choice):
             if not (before.startswith(noted) or noted.startswith(before)):
                 del self._ids[choice]
-                self._ids_known = bytearray()
                 raise CannotFollowError(NotResumableReason.DIFFERS)
             if len(noted) < len(before):
                 return
