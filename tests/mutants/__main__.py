@@ -1,5 +1,8 @@
 """`python -m tests.mutants`: put each fault into a copy of the tree and run the tests that must notice it. Exits 1 if some do not.
 
+`--draw 40 --seed 7` takes faults at random instead of the committed ones. Some of those change nothing that a user could
+see: read each that is not noticed.
+
 Importing vLLM takes longer than most of these tests, so they run in forks of one process that has it, one fork per core.
 """
 
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,18 +21,24 @@ from typing import Final
 
 from baton.deploy.forkserver import ForkServer
 from tests.mutants import in_fork
+from tests.mutants.draw import Drawn, draw
 from tests.mutants.mutations import MUTATIONS, Mutation
 
 ROOT: Final = Path(__file__).parents[2]
-TIMEOUT_S: Final = 180.0  # a fault may make a test hang: that is noticed, too
+TIMEOUT_S: Final = (180.0, 1800.0)  # of a stage: a fault may make a test hang, which is noticed, too
+INTERRUPTED: Final = 2  # pytest's status when a module of tests cannot be imported
 CORES: Final = len(os.sched_getaffinity(0))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations whose file or text has one of these")
-    words = parser.parse_args().words
-    chosen = [each for each in MUTATIONS if not words or any(word in f"{each.file} {each.old}" for word in words)]
+    parser.add_argument("--draw", type=int, default=0, help="so many random faults, instead of the committed ones")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    options = parser.parse_args()
+    words = options.words
+    chosen: Sequence[Mutation | Drawn] = draw(ROOT, options.draw, options.seed, words) if options.draw else MUTATIONS
+    chosen = [each for each in chosen if not words or any(word in f"{each.file} {each.old}" for word in words)]
     prepare = f"{in_fork.__name__}:{in_fork.import_libraries.__name__}"
     with tempfile.TemporaryDirectory(prefix="baton-mutants-") as name:
         folder = Path(name)
@@ -40,7 +50,7 @@ def main() -> int:
     unnoticed = [each for each, is_noticed in zip(chosen, noticed, strict=True) if not is_noticed]
     print(f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} mutations are noticed")
     for each in unnoticed:
-        print(f"  not noticed: {each.file}: {each.old.strip()!r} → {each.new.strip()!r}")
+        print(f"  not noticed: {_described(each)}")
     return 1 if unnoticed else 0
 
 
@@ -57,34 +67,45 @@ def copy_tree(folder: Path) -> Path:
     return folder
 
 
-def _is_noticed(forks: ForkServer, trees: SimpleQueue[Path], mutation: Mutation) -> bool:
+def _is_noticed(forks: ForkServer, trees: SimpleQueue[Path], mutation: Mutation | Drawn) -> bool:
     tree = trees.get()
-    path, output = tree / mutation.file, tree / "output.txt"
+    path = tree / mutation.file
     text = path.read_text()
     path.write_text(mutation.applied_to(text))
-    output.unlink(missing_ok=True)
     began_s = time.monotonic()
     try:
-        tests = forks.spawn(
-            f"{in_fork.__name__}:{in_fork.run_tests.__name__}",
-            kwargs={"tree": str(tree), "tests": list(mutation.tests)},
-            env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
-            log=output,
-        )
-        try:
-            status = tests.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            tests.kill()
-            status = 1
-        if status not in (0, 1):
-            print(output.read_text()[-4000:], file=sys.stderr)
-            raise RuntimeError(f"pytest ended with {status} on {mutation.file}: {mutation.old!r}")
+        stages = zip(mutation.stages, TIMEOUT_S, strict=False)
+        noticed = any(_tests_fail(forks, tree, tests, timeout_s) for tests, timeout_s in stages)
     finally:
         path.write_text(text)
         trees.put(tree)
-    word = "noticed" if status else "NOT NOTICED"
-    print(f"{word:<12}{time.monotonic() - began_s:5.1f} s  {mutation.file}: {mutation.new.strip()!r}", flush=True)
+    word = "noticed" if noticed else "NOT NOTICED"
+    print(f"{word:<12}{time.monotonic() - began_s:5.1f} s  {_described(mutation)}", flush=True)
+    return noticed
+
+
+def _tests_fail(forks: ForkServer, tree: Path, tests: Sequence[str], timeout_s: float) -> bool:
+    output = tree / "output.txt"
+    output.unlink(missing_ok=True)
+    run = forks.spawn(
+        f"{in_fork.__name__}:{in_fork.run_tests.__name__}",
+        kwargs={"tree": str(tree), "tests": [test for test in tests if (tree / test.partition("::")[0]).exists()]},
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
+        log=output,
+    )
+    try:
+        status = run.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        return True
+    if status not in (0, 1, INTERRUPTED):
+        raise RuntimeError(f"pytest ended with {status} on {tests}: {output.read_text()[-4000:]}")
     return status != 0
+
+
+def _described(mutation: Mutation | Drawn) -> str:
+    where = f"{mutation.file}:{mutation.line}" if isinstance(mutation, Drawn) else mutation.file
+    return f"{where}: {mutation.old.strip()!r} → {mutation.new.strip()!r}"
 
 
 if __name__ == "__main__":

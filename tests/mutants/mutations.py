@@ -14,6 +14,10 @@ class Mutation:
     new: str
     tests: tuple[str, ...]  # for pytest
 
+    @property
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        return (self.tests,)
+
     def applied_to(self, text: str) -> str:
         """Return the file's text with the fault in it.
 
