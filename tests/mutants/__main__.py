@@ -25,7 +25,7 @@ from tests.mutants.draw import Drawn, draw
 from tests.mutants.mutations import MUTATIONS, Mutation
 
 ROOT: Final = Path(__file__).parents[2]
-TIMEOUT_S: Final = (180.0, 1800.0)  # of a stage: a fault may make a test hang, which is noticed, too
+TIMEOUT_S: Final = (180.0, 1800.0)  # of a stage; a fault that makes its tests hang is noticed, too
 INTERRUPTED: Final = 2  # pytest's status when a module of tests cannot be imported
 CORES: Final = len(os.sched_getaffinity(0))
 

@@ -13,7 +13,7 @@ LIBRARIES = (
 )
 OURS = ("baton", "tests")
 # No test may start with more of pytest than it would have by itself.
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+OPTIONS = ("-x", "-q", "--timeout=60", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def import_libraries() -> None:
