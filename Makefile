@@ -67,7 +67,7 @@ chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
 explore: setup ## the hand-off's state machines in every interleaving; ARGS="--suite quick" for a minute of it
 	$(BIN)/python -m tests.explorer $(ARGS)
 
-mutants: setup ## small faults put into the product, one at a time: the tests must notice each; ARGS=consumer.py for some
+mutants: setup ## small faults put into the product, one at a time: the tests must notice each; ARGS=consumer.py for some, ARGS="--draw 40 --seed 7" for random ones
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
