@@ -78,7 +78,7 @@ class AnswerReturns:
         if (find(stream.asked.headers, RETURN_HEADER) or b"").strip().lower() == b"off":
             return
         # The last token may be the one that ends an answer: a node that started with it would end the request at once.
-        start: Start = tuple(ids[:-1] for ids in stream.tokens() if len(ids) > 1)
+        start: Start = tuple(ids[:-1] for ids in stream.tokens()[:1] if len(ids) > 1)
         plan = self._planner.return_answer(stream.asked, *pair) if start else None
         if plan is None or not self._pays(len(start[0]), plan):
             return

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         if status < 200:
             return
         head, self._head = self._head, None  # another request may be sent before this one's sender has woken
-        if head is None or head.done():  # cancelled in this turn of the loop: its `forget` will close the connection
+        if head is None or head.done():  # cancelled in this turn of the loop; `forget` comes when its caller wakes
             raise ValueError("no caller waits for this answer")
         self._answer = UpstreamResponse(self, status, self._headers)
         head.set_result(self._answer)

@@ -145,10 +145,11 @@ class HeadJoiner:
     def close(self) -> None:
         """Close after what is held was written, and read, or not read for too long; with TLS the client has to say goodbye."""
         self.flush()
-        if self._is_encrypted and self._transport.is_closing():
-            return  # asyncio's transport forgets its connection at a second `close`, and most of its methods then raise
-        self._transport.close()
-        if self._transport.get_write_buffer_size() or self._is_encrypted:
+        # asyncio's TLS transport forgets its connection at a second `close`, and most of its methods then raise. The first may be its
+        # own, when the client says goodbye: what is left of an answer is then watched by nothing else.
+        if not (self._is_encrypted and self._transport.is_closing()):
+            self._transport.close()
+        if self._is_encrypted or self._transport.get_write_buffer_size():
             self._watch.start()
 
     def flush(self) -> None:

@@ -27,6 +27,7 @@ _XARGS: Final = "vllm_xargs"
 _NUMBER: Final[frozenset[JsonKind]] = frozenset(("number", "null"))
 _BOOLEAN: Final[frozenset[JsonKind]] = frozenset(("boolean", "null"))
 _INTEGERS: Final = ("n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "priority")
+_INTEGER: Final = TypeAdapter(int)
 _FLOATS: Final = ("temperature", "top_p")
 _BOOLEANS: Final = ("stream", "echo")
 # Only what we look at or replace, and what everybody gets wrong; the decode node judges the rest.
@@ -43,7 +44,7 @@ _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
 _LAX_TYPES: Final[dict[str, TypeAdapter[Any]]] = {
     **dict.fromkeys((*_BOOLEANS, "background"), TypeAdapter(bool)),
     **dict.fromkeys(_FLOATS, TypeAdapter(float)),
-    **dict.fromkeys((*_INTEGERS, "max_output_tokens"), TypeAdapter(int)),
+    **dict.fromkeys((*_INTEGERS, "max_output_tokens"), _INTEGER),
 }
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _KINDS_OF: Final = {  # where the same name means something else
@@ -133,6 +134,8 @@ def parse(
         kinds = wanted.get(name)
         if kinds is not None and kind_of(value) not in kinds:
             fields[name] = _coerced(name, value, kinds)
+        elif name in _INTEGERS and not bytes(value).isdigit():
+            fields[name] = _as_integer(value)
     return ClientRequest(
         endpoint=endpoint,
         request_id=request_id,
@@ -161,6 +164,13 @@ def _coerced(name: str, value: msgspec.Raw, kinds: frozenset[JsonKind]) -> msgsp
             return msgspec.Raw(json.dumps(lax.validate_json(bytes(value)), allow_nan=False).encode())
     expected = " or ".join(sorted(kinds - {"null"}))
     raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(value)}", param=name)
+
+
+def _as_integer(value: msgspec.Raw) -> msgspec.Raw:
+    """Return a number as vLLM reads it where it wants an integer: `2.0` is 2; a node refuses 2.5."""
+    with suppress(ValidationError):
+        return msgspec.Raw(b"%d" % _INTEGER.validate_json(bytes(value)))
+    return value
 
 
 def _decode_model(value: msgspec.Raw) -> str:

@@ -72,8 +72,9 @@ def faults_of(file: str, text: str) -> Iterator[list[Drawn]]:
     """For each statement in which something can be wrong, all that can."""
     source = _Source(file, text)
     for statement in _statements(ast.parse(text)):
-        if found := [*source.of_statement(statement), *source.of_expressions(statement)]:
-            yield found
+        found = [*source.of_statement(statement), *source.of_expressions(statement)]
+        if changing := [fault for fault in found if fault.old != fault.new]:
+            yield changing
 
 
 class _Source:

@@ -1,7 +1,7 @@
 """What is held back, and what happens to it at the end of a connection."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,34 @@ async def test_a_connection_is_not_closing_for_ever(transport: Transport, *, is_
     assert transport.written == b"HTTP/1.1 200 OK\r\n\r\n"
     assert transport.closing
     assert transport.aborted == is_cut
+
+
+class Encrypted(Transport):
+    """One that asyncio closes by itself when its client says goodbye."""
+
+    closes = 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"sslcontext": object()}.get(name)
+
+    def close(self) -> None:
+        super().close()
+        self.closes += 1
+
+
+@pytest.mark.parametrize("says_goodbye", [True, False])
+async def test_an_encrypted_connection_is_closed_once_and_watched(*, says_goodbye: bool) -> None:
+    """A second `close` would leave asyncio's transport without its connection; the client may still not read."""
+    transport = Encrypted(unread_bytes=1000)
+    given = cast("asyncio.Transport", transport)
+    joiner = HeadJoiner(given, StallWatchdog(given, 0.02, lambda: None))
+    transport.closing = says_goodbye
+    joiner.close()
+    joiner.close()
+    await asyncio.sleep(0.1)
+
+    assert transport.closes == (not says_goodbye)
+    assert transport.aborted
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -68,6 +68,14 @@ def test_values_are_read_as_vllm_reads_them() -> None:
     }
 
 
+def test_integers_are_integers_however_they_are_written() -> None:
+    """How many answers a request gets is counted here; what is none, a node refuses."""
+    fields = parsed(b'{"prompt":"a","n":2.0,"best_of":2e0,"priority":-1,"seed":null,"max_tokens":2.5}').fields
+
+    numbers = {name: bytes(value) for name, value in fields.items() if name != "prompt"}
+    assert numbers == {"n": b"2", "best_of": b"2", "priority": b"-1", "seed": b"null", "max_tokens": b"2.5"}
+
+
 def test_what_connectors_read_is_removed() -> None:
     body = (
         b'{"model":"m","prompt":"a","kv_transfer_p\\u0061rams":{"x":1},"ec_transfer_params":{},'
