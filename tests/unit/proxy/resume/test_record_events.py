@@ -7,6 +7,7 @@ import pytest
 
 import baton.proxy.resume.record
 from baton.proxy.resume.chat_events import ChatEvents
+from baton.proxy.resume.events import parse
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.rules import CannotFollowError
 from tests.unit.proxy.resume.test_record import KINDS, ONE_BY_ONE, event, named, record_of, unnamed
@@ -19,6 +20,7 @@ def said(text: str, **more: Any) -> bytes:
 def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is their example; one that says something else, too, is not."""
     record = record_of("chat")
+    record.take(said("", delta={"role": "assistant"}))
     record.take(named(0, [10]) + said("a"))
     record.take(named(0, [11]) + said("b", finish_reason="stop"))
     monkeypatch.setattr(baton.proxy.resume.record, "parse", None)
@@ -50,6 +52,7 @@ def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> No
     record = AnswerRecord(ChatEvents(), has_logprobs=True)
     for token in (1, 2):
         record.take(named(0, [token]) + said("a", logprobs={"content": [{"token": "a"}]}))
+    record.take(named(0, [3]) + said("", logprobs={"content": []}))
 
     assert record.start() == ((1, 2),)
 
@@ -117,3 +120,61 @@ def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.Monkey
 
     with pytest.raises(CannotFollowError):
         record.start()
+
+
+def test_a_part_of_a_responses_event_comes_with_its_log_probabilities() -> None:
+    """Those of the tokens that the client does not have."""
+    record = record_of("response")
+
+    def told(text: str) -> bytes:
+        body = {"type": "response.output_text.delta", "delta": text, "logprobs": [{"token": each} for each in text]}
+        return b"event: response.output_text.delta\n" + event(body)
+
+    record.take(told("a"))
+    record.begin_leg()
+
+    got = parse(record.take(told("ab")))
+    assert (got["delta"], got["logprobs"]) == ("b", [{"token": "b"}])
+
+
+def test_a_message_goes_on_within_an_event() -> None:
+    """A ping that came first changes nothing."""
+    record = record_of("message")
+
+    def told(text: str) -> bytes:
+        body = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        return b"event: content_block_delta\n" + event(body)
+
+    record.take(b'event: ping\ndata: {"type":"ping"}\n\n')
+    record.take(named(0, [1]) + told("a"))
+    assert record.start() == ((1,),)
+    record.begin_leg()
+
+    assert record.take(told("ab")) == told("b")
+
+
+def test_a_role_that_the_client_does_not_have_comes_while_others_are_repeated() -> None:
+    record = record_of("chat")
+    roles = [event({"choices": [{"index": index, "delta": {"role": "assistant"}}]}) for index in range(2)]
+    record.take(roles[0] + said("a"))
+    record.begin_leg()
+
+    assert record.take(b"".join(roles) + said("a")) == roles[1]
+
+
+def test_a_tool_call_goes_on_beside_one_that_is_repeated() -> None:
+    """The rest of its arguments comes without what has been said of it."""
+    record = record_of("chat")
+
+    def told(arguments: str) -> bytes:
+        calls = [
+            {"index": index, "id": f"c{index}", "type": "function", "function": {"name": "look", "arguments": text}}
+            for index, text in enumerate(["{}", arguments])
+        ]
+        return said("", delta={"tool_calls": calls})
+
+    record.take(told("{"))
+    record.begin_leg()
+
+    delta = parse(record.take(told("{a")))["choices"][0]["delta"]
+    assert delta == {"tool_calls": [{"index": 1, "function": {"arguments": "a"}}]}

@@ -40,8 +40,8 @@ ERROR = b'data: {"error":{"message":"no","code":%d}}\n\n'
 ALL_END = [event(1, "stop"), event(2, "stop", index=1)]
 
 
-def gap() -> Any:
-    return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
+def gap(sent_s: float = 0.0) -> Any:
+    return SimpleNamespace(sent_s=sent_s, second_token_gap_s=None)
 
 
 def take_prefill(answer: Stream, data: bytes) -> bytes:
@@ -70,12 +70,13 @@ def test_a_stream_that_broke_before_a_second_token_starts_with_the_first(*, resu
         assert answer.asked.start == ((1,),)
 
 
-def test_a_stream_that_has_a_second_token_starts_with_both() -> None:
+def test_a_stream_that_has_a_second_token_starts_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap between them is noted once."""
-    answer, record = relayed(), gap()
+    monkeypatch.setattr("baton.proxy.resume.stream.perf_counter", lambda: 7.5)
+    answer, record = relayed(), gap(5.0)
     answer.begin_decode(record)
     assert answer.take(event(1) + event(2)) == event(2, names=False)
-    assert record.second_token_gap_s is not None
+    assert record.second_token_gap_s == 2.5
     assert not answer.can_start
     assert not answer.ended
     assert stream(stream=False).ended, "which is not known"
@@ -126,6 +127,7 @@ def test_a_prefill_node_that_named_no_token() -> None:
     answer.begin_prefill()
     assert take_prefill(answer, event(1, names=False))
 
+    assert answer.tokens() == ()
     assert not answer.can_start
     with pytest.raises(CannotFollowError):
         answer.go_on()
@@ -248,11 +250,12 @@ def test_ids_that_stand_before_another_choices_end_are_kept() -> None:
     answer = stream(n=2)
     answer.begin_prefill()
     named = TOKENS_COMMENT + b"1 2\n"
-    take_prefill(answer, event(1) + named + event(0, "abort", names=False) + event(2, index=1, names=False))
+    alone = TOKENS_COMMENT + b"0 3\n\n"
+    take_prefill(answer, event(1) + alone + named + event(0, "abort", names=False) + event(2, index=1, names=False))
 
     answer.restart(FailureKind.DISCONNECT)
 
-    assert answer.asked.start == ((1,), (2,))
+    assert answer.asked.start == ((1, 3), (2,))
 
 
 def test_an_answer_without_tokens_is_not_mended() -> None:
