@@ -116,6 +116,7 @@ def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.Monkey
     monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
     record = record_of("chat")
     for at in range(6 // each):
+        assert record.can_start
         record.take(named(0, [at] * each) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
 
     with pytest.raises(CannotFollowError):
@@ -154,12 +155,14 @@ def test_a_message_goes_on_within_an_event() -> None:
 
 
 def test_a_role_that_the_client_does_not_have_comes_while_others_are_repeated() -> None:
+    """In one event with them."""
     record = record_of("chat")
-    roles = [event({"choices": [{"index": index, "delta": {"role": "assistant"}}]}) for index in range(2)]
-    record.take(roles[0] + said("a"))
+    roles = [{"index": index, "delta": {"role": "assistant"}} for index in range(2)]
+    record.take(event({"choices": roles[:1], "prompt_token_ids": [7]}) + said("a"))
     record.begin_leg()
 
-    assert record.take(b"".join(roles) + said("a")) == roles[1]
+    got = record.take(event({"choices": roles, "prompt_token_ids": [7]}) + said("a"))
+    assert got == event({"choices": roles[1:], "prompt_token_ids": None})
 
 
 def test_a_tool_call_goes_on_beside_one_that_is_repeated() -> None:
@@ -178,3 +181,48 @@ def test_a_tool_call_goes_on_beside_one_that_is_repeated() -> None:
 
     delta = parse(record.take(told("{a")))["choices"][0]["delta"]
     assert delta == {"tool_calls": [{"index": 1, "function": {"arguments": "a"}}]}
+
+
+@pytest.mark.parametrize("place", ["output_index", "content_index", "summary_index"])
+def test_parts_of_a_response_are_told_apart_by_their_place(place: str) -> None:
+    record = record_of("response")
+    record.take(event({"type": "response.content_part.added", place: 0}))
+    record.begin_leg()
+
+    got = record.take(b"".join(event({"type": "response.content_part.added", place: at}) for at in range(2)))
+    assert parse(got) == {"type": "response.content_part.added", place: 1, "sequence_number": 1}
+
+
+def test_blocks_of_a_message_are_told_apart_by_their_index() -> None:
+    """A further leg says the beginning of the second one again."""
+    record = record_of("message")
+
+    def told(kind: str, index: int, **delta: str) -> bytes:
+        return event({"type": f"content_block_{kind}", "index": index, "delta": delta})
+
+    begun = told("start", 0) + told("delta", 0, text="a") + told("stop", 0) + told("start", 1)
+    record.take(begun)
+    record.begin_leg()
+
+    assert record.take(begun + told("delta", 1, text="b")) == told("delta", 1, text="b")
+
+
+def test_an_event_like_others_whose_text_is_none_passes_as_it_came() -> None:
+    """It is the client's to judge; the tokens are not known any more."""
+    record = record_of("chat")
+    record.take(named(0, [1]) + said("a"))
+    odd = said("a").replace(b'"a"', b'"\\x"')
+
+    assert record.take(odd) == odd
+    with pytest.raises(CannotFollowError):
+        record.start()
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_comments_of_a_further_leg_pass(*, is_short: bool) -> None:
+    """Though one has come before: they keep the connection open while the node computes."""
+    record, comment = record_of("chat", is_short=is_short), b": keep-alive\n\n"
+    record.take(comment + said("a"))
+    record.begin_leg()
+
+    assert record.take(comment + said("a")) == comment

@@ -97,6 +97,7 @@ def test_a_stream_of_a_decode_node_that_was_first() -> None:
     answer.begin_decode(record)
     assert answer.take(event(1)) == event(1, names=False)
     assert take_prefill(answer, event(1)) == b""
+    assert answer.went_on
     assert record.second_token_gap_s is None
     assert not answer.can_start
 
@@ -329,3 +330,14 @@ def test_a_first_token_is_relayed_where_both_nodes_have_the_same_image(address: 
     part = {"type": "image_url", "image_url": {"url": address}}
 
     assert stream(CHAT, messages=[{"role": "user", "content": [part]}]).why_not_relayed == why
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES])
+def test_comments_of_a_prefill_node_neither_pass_nor_end_its_part(endpoint: str) -> None:
+    answer = stream(endpoint)
+    answer.begin_prefill()
+
+    assert take_prefill(answer, b": keep-alive\n\n") == b""
+    assert answer.part is not None
+    assert not answer.part.ended
+    assert not answer.part.has_passed
