@@ -32,6 +32,7 @@ def test_tokens_and_the_answer_behind_them(size: int) -> None:
     assert found[0] == Head(200, [("content-type", "application/json")])
     assert found[1] + whole[at:] == body
     assert kept.start() == ((1, 2), (9,))
+    assert kept.lines == 2
 
 
 def test_a_further_node_says_the_same_tokens_first() -> None:

@@ -53,8 +53,9 @@ def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> No
     for token in (1, 2):
         record.take(named(0, [token]) + said("a", logprobs={"content": [{"token": "a"}]}))
     record.take(named(0, [3]) + said("", logprobs={"content": []}))
+    record.take(named(1, [4]) + b"\n")
 
-    assert record.start() == ((1, 2),)
+    assert record.start() == ((1, 2), ())
 
 
 def test_the_tokens_of_each_choice_are_its_own() -> None:
@@ -111,11 +112,11 @@ def test_a_response_keeps_the_time_at_which_the_client_has_seen_it_made() -> Non
     assert b'"created_at":5' in record.take(told("response.completed", 9))
 
 
-@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("each", [1, 2, 5])
 def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
     monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
     record = record_of("chat")
-    for at in range(6 // each):
+    for at in range(5 // each + 1):
         assert record.can_start
         record.take(named(0, [at] * each) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
 
@@ -139,19 +140,19 @@ def test_a_part_of_a_responses_event_comes_with_its_log_probabilities() -> None:
 
 
 def test_a_message_goes_on_within_an_event() -> None:
-    """A ping that came first changes nothing."""
-    record = record_of("message")
+    """A ping that came first changes nothing; another one passes when all has been repeated."""
+    record, ping = record_of("message"), b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def told(text: str) -> bytes:
         body = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
         return b"event: content_block_delta\n" + event(body)
 
-    record.take(b'event: ping\ndata: {"type":"ping"}\n\n')
+    record.take(ping)
     record.take(named(0, [1]) + told("a"))
     assert record.start() == ((1,),)
     record.begin_leg()
 
-    assert record.take(told("ab")) == told("b")
+    assert record.take(ping + told("ab") + ping) == told("b") + ping
 
 
 def test_a_role_that_the_client_does_not_have_comes_while_others_are_repeated() -> None:
@@ -226,3 +227,29 @@ def test_comments_of_a_further_leg_pass(*, is_short: bool) -> None:
     record.begin_leg()
 
     assert record.take(comment + said("a")) == comment
+
+
+@pytest.mark.parametrize("is_id", [False, True])
+def test_a_token_without_text_comes_with_what_else_is_said_of_it(*, is_id: bool) -> None:
+    """In one event with a token that the client has."""
+    record = record_of("chat")
+
+    def told(text: str, *tokens: int) -> bytes:
+        return said(
+            text, **{"token_ids": tokens} if is_id else {"logprobs": {"content": [{"token": at} for at in tokens]}}
+        )
+
+    record.take(told("a", 1))
+    record.begin_leg()
+
+    assert record.take(told("a", 1, 2)) == told("", 2)
+
+
+def test_events_in_another_layout_of_json_are_read_too() -> None:
+    """Two that are alike say a text twice."""
+    record = record_of("chat")
+    same, other = (said(text).replace(b'":', b'": ') for text in "ab")
+    record.take(same + same)
+    record.begin_leg()
+
+    assert record.take(same + same + other) == other

@@ -79,7 +79,9 @@ def test_a_stream_that_has_a_second_token_starts_with_both(monkeypatch: pytest.M
     assert record.second_token_gap_s == 2.5
     assert not answer.can_start
     assert not answer.ended
+    assert answer.can_go_on
     assert stream(stream=False).ended, "which is not known"
+    assert not stream(stream=False).can_go_on
 
     answer.go_on()
     assert answer.asked.start == ((1, 2),)
@@ -275,6 +277,13 @@ def test_an_answer_without_tokens_is_not_mended() -> None:
 def test_several_answers_are_relayed_where_each_could_be_mended(n: int, resumes: bool, why: str) -> None:
     """And not without a bound: each has a transfer."""
     assert stream(n=n, resumes=resumes).why_not_relayed == why
+    assert stream(n=n, resumes=resumes).choices == n
+
+
+def test_several_prompts_are_not_relayed() -> None:
+    answer = stream(prompt=["a", "b"])
+
+    assert (answer.why_not_relayed, answer.choices) == ("several", 1)
 
 
 @pytest.mark.parametrize(
