@@ -9,6 +9,7 @@ from baton.proxy.resume.kept_tokens import Head, KeptTokens
 HEAD = b'{"status": 200, "headers": [["content-type", "application/json"]]}\n'
 WRONG = [
     ANSWER_COMMENT + b'{"status": 99, "headers": []}\n',
+    ANSWER_COMMENT + b'{"status": 600, "headers": []}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["a", "b\\r\\nset-cookie: c"]]}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["a b", "c"]]}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["", ""]]}\n',
