@@ -9,6 +9,7 @@ from baton.proxy.resume.kept_tokens import Head, KeptTokens
 HEAD = b'{"status": 200, "headers": [["content-type", "application/json"]]}\n'
 WRONG = [
     ANSWER_COMMENT + b'{"status": 99, "headers": []}\n',
+    ANSWER_COMMENT + b'{"status": 600, "headers": []}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["a", "b\\r\\nset-cookie: c"]]}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["a b", "c"]]}\n',
     ANSWER_COMMENT + b'{"status": 200, "headers": [["", ""]]}\n',
@@ -32,6 +33,7 @@ def test_tokens_and_the_answer_behind_them(size: int) -> None:
     assert found[0] == Head(200, [("content-type", "application/json")])
     assert found[1] + whole[at:] == body
     assert kept.start() == ((1, 2), (9,))
+    assert kept.lines == 2
 
 
 def test_a_further_node_says_the_same_tokens_first() -> None:

@@ -182,6 +182,7 @@ def test_what_differs_is_not_joined(said: bytes) -> None:
         (b"%d 5" % MAX_START_CHOICES, NotResumableReason.NO_TOKEN_IDS),
         (b"0 1,,2", NotResumableReason.NO_TOKEN_IDS),
         (b"0 ,1", NotResumableReason.NO_TOKEN_IDS),
+        (b"0 %d" % 2**31, NotResumableReason.NO_TOKEN_IDS),
         (b"0 4294967296", NotResumableReason.NO_TOKEN_IDS),
         (b"0 " + b"9" * 5000, NotResumableReason.NO_TOKEN_IDS),
         (b"9" * 5000 + b" 1", NotResumableReason.NO_TOKEN_IDS),

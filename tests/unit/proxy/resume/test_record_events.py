@@ -7,6 +7,7 @@ import pytest
 
 import baton.proxy.resume.record
 from baton.proxy.resume.chat_events import ChatEvents
+from baton.proxy.resume.events import parse
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.rules import CannotFollowError
 from tests.unit.proxy.resume.test_record import KINDS, ONE_BY_ONE, event, named, record_of, unnamed
@@ -19,6 +20,7 @@ def said(text: str, **more: Any) -> bytes:
 def test_events_that_differ_in_a_piece_of_text_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is their example; one that says something else, too, is not."""
     record = record_of("chat")
+    record.take(said("", delta={"role": "assistant"}))
     record.take(named(0, [10]) + said("a"))
     record.take(named(0, [11]) + said("b", finish_reason="stop"))
     monkeypatch.setattr(baton.proxy.resume.record, "parse", None)
@@ -50,8 +52,10 @@ def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> No
     record = AnswerRecord(ChatEvents(), has_logprobs=True)
     for token in (1, 2):
         record.take(named(0, [token]) + said("a", logprobs={"content": [{"token": "a"}]}))
+    record.take(named(0, [3]) + said("", logprobs={"content": []}))
+    record.take(named(1, [4]) + b"\n")
 
-    assert record.start() == ((1, 2),)
+    assert record.start() == ((1, 2), ())
 
 
 def test_the_tokens_of_each_choice_are_its_own() -> None:
@@ -108,12 +112,144 @@ def test_a_response_keeps_the_time_at_which_the_client_has_seen_it_made() -> Non
     assert b'"created_at":5' in record.take(told("response.completed", 9))
 
 
-@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("each", [1, 2, 5])
 def test_an_endless_stream_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
     monkeypatch.setattr(baton.proxy.resume.record, "MAX_START_TOKENS", 5)
     record = record_of("chat")
-    for at in range(6 // each):
+    for at in range(5 // each + 1):
+        assert record.can_start
         record.take(named(0, [at] * each) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
 
     with pytest.raises(CannotFollowError):
         record.start()
+
+
+def test_a_part_of_a_responses_event_comes_with_its_log_probabilities() -> None:
+    """Those of the tokens that the client does not have."""
+    record = record_of("response")
+
+    def told(text: str) -> bytes:
+        body = {"type": "response.output_text.delta", "delta": text, "logprobs": [{"token": each} for each in text]}
+        return b"event: response.output_text.delta\n" + event(body)
+
+    record.take(told("a"))
+    record.begin_leg()
+
+    got = parse(record.take(told("ab")))
+    assert (got["delta"], got["logprobs"]) == ("b", [{"token": "b"}])
+
+
+def test_a_message_goes_on_within_an_event() -> None:
+    """A ping that came first changes nothing; another one passes when all has been repeated."""
+    record, ping = record_of("message"), b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    def told(text: str) -> bytes:
+        body = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        return b"event: content_block_delta\n" + event(body)
+
+    record.take(ping)
+    record.take(named(0, [1]) + told("a"))
+    assert record.start() == ((1,),)
+    record.begin_leg()
+
+    assert record.take(ping + told("ab") + ping) == told("b") + ping
+
+
+def test_a_role_that_the_client_does_not_have_comes_while_others_are_repeated() -> None:
+    """In one event with them."""
+    record = record_of("chat")
+    roles = [{"index": index, "delta": {"role": "assistant"}} for index in range(2)]
+    record.take(event({"choices": roles[:1], "prompt_token_ids": [7]}) + said("a"))
+    record.begin_leg()
+
+    got = record.take(event({"choices": roles, "prompt_token_ids": [7]}) + said("a"))
+    assert got == event({"choices": roles[1:], "prompt_token_ids": None})
+
+
+def test_a_tool_call_goes_on_beside_one_that_is_repeated() -> None:
+    """The rest of its arguments comes without what has been said of it."""
+    record = record_of("chat")
+
+    def told(arguments: str) -> bytes:
+        calls = [
+            {"index": index, "id": f"c{index}", "type": "function", "function": {"name": "look", "arguments": text}}
+            for index, text in enumerate(["{}", arguments])
+        ]
+        return said("", delta={"tool_calls": calls})
+
+    record.take(told("{"))
+    record.begin_leg()
+
+    delta = parse(record.take(told("{a")))["choices"][0]["delta"]
+    assert delta == {"tool_calls": [{"index": 1, "function": {"arguments": "a"}}]}
+
+
+@pytest.mark.parametrize("place", ["output_index", "content_index", "summary_index"])
+def test_parts_of_a_response_are_told_apart_by_their_place(place: str) -> None:
+    record = record_of("response")
+    record.take(event({"type": "response.content_part.added", place: 0}))
+    record.begin_leg()
+
+    got = record.take(b"".join(event({"type": "response.content_part.added", place: at}) for at in range(2)))
+    assert parse(got) == {"type": "response.content_part.added", place: 1, "sequence_number": 1}
+
+
+def test_blocks_of_a_message_are_told_apart_by_their_index() -> None:
+    """A further leg says the beginning of the second one again."""
+    record = record_of("message")
+
+    def told(kind: str, index: int, **delta: str) -> bytes:
+        return event({"type": f"content_block_{kind}", "index": index, "delta": delta})
+
+    begun = told("start", 0) + told("delta", 0, text="a") + told("stop", 0) + told("start", 1)
+    record.take(begun)
+    record.begin_leg()
+
+    assert record.take(begun + told("delta", 1, text="b")) == told("delta", 1, text="b")
+
+
+def test_an_event_like_others_whose_text_is_none_passes_as_it_came() -> None:
+    """It is the client's to judge; the tokens are not known any more."""
+    record = record_of("chat")
+    record.take(named(0, [1]) + said("a"))
+    odd = said("a").replace(b'"a"', b'"\\x"')
+
+    assert record.take(odd) == odd
+    with pytest.raises(CannotFollowError):
+        record.start()
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_comments_of_a_further_leg_pass(*, is_short: bool) -> None:
+    """Though one has come before: they keep the connection open while the node computes."""
+    record, comment = record_of("chat", is_short=is_short), b": keep-alive\n\n"
+    record.take(comment + said("a"))
+    record.begin_leg()
+
+    assert record.take(comment + said("a")) == comment
+
+
+@pytest.mark.parametrize("is_id", [False, True])
+def test_a_token_without_text_comes_with_what_else_is_said_of_it(*, is_id: bool) -> None:
+    """In one event with a token that the client has."""
+    record = record_of("chat")
+
+    def told(text: str, *tokens: int) -> bytes:
+        return said(
+            text, **{"token_ids": tokens} if is_id else {"logprobs": {"content": [{"token": at} for at in tokens]}}
+        )
+
+    record.take(told("a", 1))
+    record.begin_leg()
+
+    assert record.take(told("a", 1, 2)) == told("", 2)
+
+
+def test_events_in_another_layout_of_json_are_read_too() -> None:
+    """Two that are alike say a text twice."""
+    record = record_of("chat")
+    same, other = (said(text).replace(b'":', b'": ') for text in "ab")
+    record.take(same + same)
+    record.begin_leg()
+
+    assert record.take(same + same + other) == other

@@ -40,8 +40,8 @@ ERROR = b'data: {"error":{"message":"no","code":%d}}\n\n'
 ALL_END = [event(1, "stop"), event(2, "stop", index=1)]
 
 
-def gap() -> Any:
-    return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
+def gap(sent_s: float = 0.0) -> Any:
+    return SimpleNamespace(sent_s=sent_s, second_token_gap_s=None)
 
 
 def take_prefill(answer: Stream, data: bytes) -> bytes:
@@ -70,15 +70,18 @@ def test_a_stream_that_broke_before_a_second_token_starts_with_the_first(*, resu
         assert answer.asked.start == ((1,),)
 
 
-def test_a_stream_that_has_a_second_token_starts_with_both() -> None:
+def test_a_stream_that_has_a_second_token_starts_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap between them is noted once."""
-    answer, record = relayed(), gap()
+    monkeypatch.setattr("baton.proxy.resume.stream.perf_counter", lambda: 7.5)
+    answer, record = relayed(), gap(5.0)
     answer.begin_decode(record)
     assert answer.take(event(1) + event(2)) == event(2, names=False)
-    assert record.second_token_gap_s is not None
+    assert record.second_token_gap_s == 2.5
     assert not answer.can_start
     assert not answer.ended
+    assert answer.can_go_on
     assert stream(stream=False).ended, "which is not known"
+    assert not stream(stream=False).can_go_on
 
     answer.go_on()
     assert answer.asked.start == ((1, 2),)
@@ -96,6 +99,7 @@ def test_a_stream_of_a_decode_node_that_was_first() -> None:
     answer.begin_decode(record)
     assert answer.take(event(1)) == event(1, names=False)
     assert take_prefill(answer, event(1)) == b""
+    assert answer.went_on
     assert record.second_token_gap_s is None
     assert not answer.can_start
 
@@ -126,6 +130,7 @@ def test_a_prefill_node_that_named_no_token() -> None:
     answer.begin_prefill()
     assert take_prefill(answer, event(1, names=False))
 
+    assert answer.tokens() == ()
     assert not answer.can_start
     with pytest.raises(CannotFollowError):
         answer.go_on()
@@ -248,11 +253,12 @@ def test_ids_that_stand_before_another_choices_end_are_kept() -> None:
     answer = stream(n=2)
     answer.begin_prefill()
     named = TOKENS_COMMENT + b"1 2\n"
-    take_prefill(answer, event(1) + named + event(0, "abort", names=False) + event(2, index=1, names=False))
+    alone = TOKENS_COMMENT + b"0 3\n\n"
+    take_prefill(answer, event(1) + alone + named + event(0, "abort", names=False) + event(2, index=1, names=False))
 
     answer.restart(FailureKind.DISCONNECT)
 
-    assert answer.asked.start == ((1,), (2,))
+    assert answer.asked.start == ((1, 3), (2,))
 
 
 def test_an_answer_without_tokens_is_not_mended() -> None:
@@ -271,6 +277,11 @@ def test_an_answer_without_tokens_is_not_mended() -> None:
 def test_several_answers_are_relayed_where_each_could_be_mended(n: int, resumes: bool, why: str) -> None:
     """And not without a bound: each has a transfer."""
     assert stream(n=n, resumes=resumes).why_not_relayed == why
+
+
+def test_several_prompts_are_not_relayed() -> None:
+    answer = stream(prompt=["a", "b"])
+    assert (answer.why_not_relayed, answer.choices) == ("several", 1)
 
 
 @pytest.mark.parametrize(
@@ -326,3 +337,14 @@ def test_a_first_token_is_relayed_where_both_nodes_have_the_same_image(address: 
     part = {"type": "image_url", "image_url": {"url": address}}
 
     assert stream(CHAT, messages=[{"role": "user", "content": [part]}]).why_not_relayed == why
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES])
+def test_comments_of_a_prefill_node_neither_pass_nor_end_its_part(endpoint: str) -> None:
+    answer = stream(endpoint)
+    answer.begin_prefill()
+
+    assert take_prefill(answer, b": keep-alive\n\n") == b""
+    assert answer.part is not None
+    assert not answer.part.ended
+    assert not answer.part.has_passed
