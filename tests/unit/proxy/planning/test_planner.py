@@ -396,6 +396,9 @@ def test_a_prompt_with_tokens_of_its_answer_leaves_its_decode_node_only_for_one_
     asked = replace(request(), start=((1, 2),), names_tokens=AHEAD if is_optional else "")
 
     plan = planner([], [left, *others]).after(failed, P_FAILED, asked, History(), may_retry=True)
+    others[-1].begin(1)
+    with nullcontext() if starts or is_optional else pytest.raises(UnavailableError):
+        assert planner([node("prefill")], [left, *others]).first(asked).decode is others[-1]
 
     assert plan.decode is (others[-1] if starts or is_optional else left)
 
