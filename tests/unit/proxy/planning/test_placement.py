@@ -264,6 +264,17 @@ def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> 
     assert given_prompts(share=0.0) is ON_DECODE
 
 
+def test_a_few_tokens_do_not_tell_whether_answers_would_be_slow() -> None:
+    late, decode = measured("prefill", queue_bytes=LATE_BYTES), node("decode")
+    decode.clock = lambda: 0.0
+    give_prompts(late, 0.4, seconds=10.0)
+    for _ in range(2):
+        report(decode, running=1)
+
+    assert decode.inter_token.tokens_per_s(0.0) > 0
+    assert place(late, decode) is PAIR
+
+
 def test_what_every_prompt_takes_fills_the_prefill_node() -> None:
     """0.1 s of each, and as much by its length: nine tenths of its time."""
     late, decode = measured("prefill"), measured("decode", tokens=10)
