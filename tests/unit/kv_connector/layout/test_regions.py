@@ -122,7 +122,7 @@ def test_blocks_are_those_of_the_scheduler(
         (torch.empty(0, 3), 4, "none"),
         (torch.empty(8, 3), 0, "none"),
         (torch.empty(2, 4, 3), 2, "the first or the second"),
-        (torch.empty(12, 2, 16, 8)[:, 0], 4, "side by side"),
+        (torch.empty(8, 2, 16, 8)[:, 0], 4, "side by side"),
         (torch.empty(4, 6, 8)[:, :, :5], 4, "gaps"),
     ],
 )

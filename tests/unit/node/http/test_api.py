@@ -344,6 +344,7 @@ async def test_transfers_in_brief_are_none() -> None:
     worker = WORKER | {"transfers": [{"transfer_id": WANTED}], "recent": [{}], "failures": [{"reason": "x"}]}
     got = await ask(node_api(FakeConnector(worker, {"recent": [], "free_blocks": 3})), TRANSFERS_PATH + "?brief=1")
 
+    assert got.status == 200
     assert "transfers" not in json.loads(got.body)
     assert "recent" not in json.loads(got.body)["worker"]
     assert json.loads(got.body)["worker"]["failures"] == [{"reason": "x"}]
