@@ -151,3 +151,4 @@ def test_a_place_without_a_block_is_none_that_is_written_to() -> None:
     wish = BlockReservation(40, 0, [[0, 0, 12], [1, 2, 3]], b"hash")
 
     assert ConsumerTransfer("t", "r", "tcp://p:1", 0.0, wish=wish).num_blocks == 4
+    assert ConsumerTransfer("t", "r", "tcp://p:1", 0.0).num_blocks == 0
