@@ -20,6 +20,7 @@ from baton.kv_connector.layout.groups import (
     STATE,
     Group,
     block_tokens_of,
+    ends_with_blocks,
     groups_of,
     have_states,
     refuse_beside,
@@ -163,3 +164,9 @@ def test_another_connector_beside_is_refused(groups: tuple[Group, ...]) -> None:
         ConnectorConfigError, match=r"another KV connector beside Baton's has not been tried with .* leave out `beside`"
     ):
         refuse_beside(groups)
+
+
+def test_only_a_group_of_long_blocks_ends_with_a_block_or_not() -> None:
+    """Of three places of 16 tokens; another group's last block may be filled in part."""
+    assert [ends_with_blocks((Group(), Group(places=3)), 16, tokens) for tokens in (96, 80)] == [True, False]
+    assert ends_with_blocks(ONE_GROUP, 16, 17)

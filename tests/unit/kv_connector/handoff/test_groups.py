@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.handoff.incoming import BlockReservation
+from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.handoff.pushing import GroupPair, TransferLayout
 from tests.unit.kv_connector.handoff.machines import Pair
@@ -145,3 +145,10 @@ def test_a_reservation_that_no_window_leaves_fails_cleanly(
     assert [(resolved.ok, resolved.reason) for resolved in pair.resolved()] == [
         (False, "the reservation does not fit the prompt")
     ]
+
+
+def test_a_place_without_a_block_is_none_that_is_written_to() -> None:
+    wish = BlockReservation(40, 0, [[0, 0, 12], [1, 2, 3]], b"hash")
+
+    assert ConsumerTransfer("t", "r", "tcp://p:1", 0.0, wish=wish).num_blocks == 4
+    assert ConsumerTransfer("t", "r", "tcp://p:1", 0.0).num_blocks == 0

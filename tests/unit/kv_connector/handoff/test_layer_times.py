@@ -24,6 +24,8 @@ def test_instants_count_from_an_origin() -> None:
         "pushes": [[1.0, 2.0, 0, 1, 5], [1.25, None, 1, 1, 1]],
         "lost": 0,
     }
+    times.ends(second, 12.5)
+    assert times.snapshot(10.0)["pushes"] == [[1.0, 2.0, 0, 1, 5], [1.25, 2.5, 1, 1, 1]]
 
 
 def test_a_long_prompt_has_bounded_times(monkeypatch: pytest.MonkeyPatch) -> None:

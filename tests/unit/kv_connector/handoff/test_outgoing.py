@@ -1,8 +1,11 @@
 """Where the units of a transfer lie on either side."""
 
+from unittest.mock import Mock
+
 import pytest
 
-from baton.kv_connector.handoff.outgoing import UnitMapping
+from baton.kv_connector.handoff.outgoing import ProducerTransfer, UnitMapping
+from baton.kv_connector.handoff.pushing import GroupPair
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,10 @@ def test_a_unit_is_a_part_of_the_larger_block(
 
     assert mapping.lie(0, 3) == lie
     assert mapping.lie(1, 3) == tuple(each[1:] for each in lie)
+
+
+def test_only_of_a_group_whose_blocks_stand_for_several_places_some_have_no_block() -> None:
+    wish = Mock(from_token=0, blocks=[[20, 21]])
+    transfer = ProducerTransfer("t", 0.0, layers=1, reservation=wish, source_blocks=[[10, 11]])
+
+    assert [transfer.units(8, GroupPair(places=places)).has_gaps for places in (1, 2)] == [False, True]

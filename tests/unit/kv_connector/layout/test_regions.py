@@ -98,8 +98,9 @@ STORAGE = torch.empty(6, 3, 10)  # the layers of a block lie next to each other
         (torch.empty(5, 4, 128, 64, dtype=torch.bfloat16), 5, 65536, 65536),
         (torch.empty(12, 16, 8), 4, 3 * 16 * 8 * 4, 3 * 16 * 8 * 4),
         (STORAGE[:, 1], 6, 40, 120),
+        (torch.empty(1, 16, 8), 1, 16 * 8 * 4, 16 * 8 * 4),
     ],
-    ids=["packed, as on CPUs", "kernel blocks side by side", "one of several layers"],
+    ids=["packed, as on CPUs", "kernel blocks side by side", "one of several layers", "one block"],
 )
 def test_blocks_are_those_of_the_scheduler(
     tensor: torch.Tensor, num_blocks: int, block_bytes: int, stride_bytes: int
@@ -116,11 +117,12 @@ def test_blocks_are_those_of_the_scheduler(
     ("tensor", "num_blocks", "message"),
     [
         (torch.empty(()), 4, "none"),
+        (torch.empty(2), 4, "none"),
         (torch.empty(5, 3), 4, "none"),
         (torch.empty(0, 3), 4, "none"),
         (torch.empty(8, 3), 0, "none"),
         (torch.empty(2, 4, 3), 2, "the first or the second"),
-        (torch.empty(12, 2, 16, 8)[:, 0], 4, "side by side"),
+        (torch.empty(8, 2, 16, 8)[:, 0], 4, "side by side"),
         (torch.empty(4, 6, 8)[:, :, :5], 4, "gaps"),
     ],
 )

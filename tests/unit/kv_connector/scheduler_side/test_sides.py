@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_a_node_with_one_side_says_so(make_decode: MakeDecode, role: Role) -> No
 
     assert (said["num_blocks"], said["free_blocks"], said["control_addresses"]) == (32, 30, ["tcp://here"])
     assert (said["both_ways"], said["totals"]["integrity_findings"], "reverse" in said) == (False, 0, False)
+
+
+def test_a_side_that_receives_is_closed_with_its_node() -> None:
+    decode = Mock()
+
+    SchedulerSides("decode", None, decode).close()
+
+    decode.close.assert_called_once_with()
 
 
 def test_parameters_that_are_not_signed_are_refused_once(sides: SchedulerSides) -> None:

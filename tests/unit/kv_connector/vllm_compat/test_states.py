@@ -232,6 +232,11 @@ def test_between_equal_sizes_a_state_is_one_piece() -> None:
     [
         (KINDS["mamba2"].side(2), KINDS["mamba2"].side(1, state_parts=()), "sizes 2 and 1 need to know how a layer"),
         (
+            KINDS["mamba2"].side(2, window=9),
+            KINDS["mamba2"].side(1, state_parts=(), window=9),
+            "sizes 2 and 1 need to know",
+        ),
+        (
             KINDS["mamba2"].side(2, state_parts=()),
             KINDS["mamba2"].side(1, state_parts=()),
             "sizes 2 and 1 need to know",

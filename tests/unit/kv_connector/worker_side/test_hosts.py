@@ -97,13 +97,15 @@ def test_ranks_meet(host: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         other = member(1 - host, {} if host else {"worker-1.addr": "tcp://b:1"})
         return sorted([mine, other], key=lambda each: each.host)
 
+    vllm, ours = engine(host), config(tmp_path)
     monkeypatch.setattr(hosts, "_gather", gather)
-    monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
+    monkeypatch.setattr(hosts, "settings_of", lambda *of: SETTINGS if of == (vllm, ours) else {})
     if host:
         (tmp_path / "worker-1.addr").write_text("tcp://b:1")
 
-    verify_hosts_agree(engine(host), config(tmp_path))
+    verify_hosts_agree(vllm, ours)
 
+    assert told[0].settings == SETTINGS
     assert told[0].doors == ({"worker-1.addr": "tcp://b:1"} if host else {})
     assert (tmp_path / "worker-1.addr").read_text() == "tcp://b:1"
 

@@ -170,6 +170,7 @@ def test_a_prompt_that_has_ended_waits_for_no_token(pair: Pair, step: PrefillSte
     """Nor one that ends in the step in which it starts."""
     start_and_sample(pair)
     pair.push()
+    pair.prefill.end_step()
     pair.prefill.begin_step(step)
     pair.carry()
     both = PrefillStep(started=[StartedPrompt("b", "p-b", PROMPT, logprobs=0)])

@@ -13,7 +13,7 @@ from baton.model_runner.tokens import transfer
 from baton.model_runner.tokens.handles import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import most_bytes
-from baton.model_runner.tokens.slots import SLOTS
+from baton.model_runner.tokens.slots import SLOTS, Slot
 from baton.model_runner.tokens.transfer import TokenTransfer, transfer_for
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
@@ -256,8 +256,9 @@ def test_a_step_that_comes_as_the_runner_stops_is_not_taken(rig: Rig, monkeypatc
 
     assert rig.transfer.take() is False
 
-    with pytest.raises(TokenTransferError):
+    with pytest.raises(TokenTransferError) as stopped:
         handle.result()
+    assert not isinstance(stopped.value, DeviceLostError)
     assert rig.transfer.slots == (1, 2)
 
 
@@ -293,6 +294,7 @@ def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
     assert torch.equal(handle.result()["logprobs"], tops)
     assert handle.result()["more"].item() == 1
     assert rig.transfer.counts.grown == 1
+    assert not Slot(rig.lane, 16).grow(16)
 
 
 def test_a_device_has_a_transfer_of_its_own(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ import logging
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -260,7 +261,14 @@ async def test_adapters_loaded_at_run_time_and_routes_are_named() -> None:
     assert said["routes"] == ["/tokenize", "/v1/embeddings"]
 
 
-@pytest.mark.parametrize("scope", [{}, {"app": None}, {"app": SimpleNamespace(state=SimpleNamespace())}])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        {},
+        {"app": None},
+        *({"app": SimpleNamespace(state=SimpleNamespace(**state))} for state in ({}, {"args": Mock()})),
+    ],
+)
 def test_an_application_without_state_gives_defaults(scope: Scope) -> None:
     """Another version of vLLM may keep it elsewhere; the node still answers."""
     assert engine_facts(scope) == EngineFacts()
@@ -344,6 +352,7 @@ async def test_transfers_in_brief_are_none() -> None:
     worker = WORKER | {"transfers": [{"transfer_id": WANTED}], "recent": [{}], "failures": [{"reason": "x"}]}
     got = await ask(node_api(FakeConnector(worker, {"recent": [], "free_blocks": 3})), TRANSFERS_PATH + "?brief=1")
 
+    assert got.status == 200
     assert "transfers" not in json.loads(got.body)
     assert "recent" not in json.loads(got.body)["worker"]
     assert json.loads(got.body)["worker"]["failures"] == [{"reason": "x"}]

@@ -3,9 +3,10 @@ import json
 import socket
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
+import zmq
 
 from baton.contracts.http import PROBE_PATH
 from baton.contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
@@ -90,6 +91,17 @@ async def test_what_is_out_of_bounds_is_refused(engines: Mock, question: Any) ->
     assert status == 400
     assert "cannot be tried" in found["error"]["message"]
     assert engines.mock_calls == []
+
+
+def test_a_context_for_dialling_is_opened_once_by_its_first_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then libzmq has none of the descriptors without which it would end the process."""
+    context = Mock()
+    monkeypatch.setattr(probe, "Context", context)
+    api = probe_api()
+    for _ in range(2):
+        api.start()
+
+    assert context.mock_calls == [call(), call().socket(zmq.DEALER), call().socket().close()]
 
 
 async def test_a_long_body_and_another_method_are_refused() -> None:

@@ -238,6 +238,7 @@ async def run_pair(
     is_cut = isinstance(outcome, DecodeFailed)
     assert trace.ends == {"decode": "" if isinstance(outcome, Opened) else CUT} | ({"prefill": CUT} if is_cut else {})
     assert len(made._outliving) == (not is_cut)
+    assert cast("Any", made.upstream.send).return_value.close.called == is_cut
     assert not is_cut or relay.on_first_event is None
     await until_true(lambda: not plan.prefill.requests)
     assert (plan.prefill.load, plan.prefill.prompt_bytes) == (0.0, 0)

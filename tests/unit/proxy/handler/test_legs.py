@@ -170,6 +170,16 @@ async def test_the_first_tokens_of_a_whole_answer_are_told_of_before_it_is_there
     assert order == (["tokens", "read", "read"] if names_tokens else [])
 
 
+async def test_an_answer_behind_its_tokens_has_the_status_that_stands_there() -> None:
+    """The tokens' own is 200 in any case."""
+    said = TOKENS_COMMENT + b"0 1\n" + ANSWER_COMMENT + b'{"status": 429, "headers": []}\n' + ERROR
+
+    outcome = await open_decode(answered(200, said, TOKENS_TYPE), KeptTokens())
+
+    assert isinstance(outcome, DecodeFailed)
+    assert outcome.kind is BUSY
+
+
 async def test_a_further_node_names_all_tokens_of_a_whole_answer_again() -> None:
     kept, named = KeptTokens(), [TOKENS_COMMENT + b"0 %d\n" % token for token in (1, 2, 3)]
     kept.take(named[0] + named[1])
@@ -308,3 +318,11 @@ async def test_how_a_prefill_nodes_part_of_a_stream_ends(
     assert getattr(outcome, "is_whole", False) == is_whole
     if isinstance(outcome, PrefillDone):
         assert outcome.answered_s == relay.began_s > 0
+
+
+async def test_a_prefill_nodes_stream_that_cannot_be_read_is_its_failure() -> None:
+    relay = Mock(take=Mock(side_effect=KeyError("choices")), client=Mock(wait_writable=AsyncMock()))
+
+    outcome = await run_prefill(answered(200, chunk(None), "text/event-stream"), timeout_s=60.0, relay=relay)
+
+    assert outcome == PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")

@@ -22,10 +22,13 @@ from baton.proxy.handler import request_handler
 from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http_server.stall_watchdog import STALLED
 from baton.proxy.planning.outcome import PrefillDone
+from baton.proxy.request.caller import CALLER
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import parse
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
+from baton.proxy.tracing.traces import UNTRACED
+from tests.support.asgi import body_of
 
 BROKEN = StreamBrokenError(FailureKind.DISCONNECT, "it is gone")
 DRAINED = StreamBrokenError(FailureKind.DRAINED, "it is drained")
@@ -91,6 +94,29 @@ async def test_each_way_in_which_a_request_ends_has_its_answer(
     telemetry.begin_record.assert_called_once_with(scope, CHAT, "r1")
     telemetry.recording.assert_called_once_with(CHAT, scope, record)
     assert not telemetry.metrics.client_dropped.called
+
+
+async def test_a_request_is_served_in_its_turn_by_a_model_that_its_key_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known how long it waited to be let in."""
+    body = b'{"model": "m", "messages": []}'
+    turn, caller, admission, client = (
+        AsyncMock(),
+        Mock(),
+        MagicMock(),
+        Mock(record=Mock(request_id="r", trace=UNTRACED)),
+    )
+    admission.timeout_s.return_value = 60.0
+    monkeypatch.setattr(request_handler, "LongBodies", Mock(return_value=Mock(wait=turn)))
+    monkeypatch.setattr(request_handler, "writer_of", MagicMock())
+    handler = RequestHandler(BatonConfig(), admission, Mock(), Mock(), Mock())
+    monkeypatch.setattr(handler, "serve", AsyncMock())
+    scope = {"path": CHAT, "headers": [], CALLER: caller}
+
+    await handler.answer(scope, AsyncMock(return_value=body_of(body)[0]), client)
+
+    turn.assert_awaited_once_with(len(body))
+    caller.check_model.assert_called_once_with("m")
+    client.record.let_in.assert_called_once()
 
 
 async def test_a_client_that_did_not_read_is_counted_as_dropped() -> None:

@@ -248,8 +248,10 @@ class Ahead:
 
     def __init__(self) -> None:
         self.ended: list[asyncio.Future[Any]] = []
+        self.planned = 0
 
     def plan(self, *_: object) -> Any:
+        self.planned += 1
         return SimpleNamespace()
 
     async def send(self, *_: object) -> Any:
@@ -274,7 +276,7 @@ async def test_streams_leave_one_after_the_other_with_their_kv(watch: Watch, mon
     ahead.ended[0].set_result(onto)
     for _ in range(10):  # rounds of the loop, between which no time passes
         await asyncio.sleep(0)
-    assert len(ahead.ended) == 2
+    assert len(ahead.ended) == ahead.planned == 2
     assert [relay.onto for relay in here.relays].count(onto) == 1
     assert timer is not None
     assert timer.cancelled(), "the next look is the one that was made just now"
@@ -323,10 +325,16 @@ async def test_a_stream_that_ends_as_its_kv_arrives_is_not_told_where_to_go(watc
     assert here.relays[0].onto is None
 
 
-async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(watch: Watch) -> None:
+async def test_streams_of_a_node_that_is_stopping_leave_without_their_kv(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first look, if they are not to be kept for a while."""
+    monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
     ahead = Ahead()
     here = watch(State.DRAINING, ahead)
     here.add(stream())
+    await asyncio.sleep(0.05)
+    here.watch._look()
 
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
     assert not ahead.ended

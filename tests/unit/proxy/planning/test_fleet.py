@@ -152,7 +152,9 @@ def test_models_are_kept_within_a_bound() -> None:
     for node in members.prefill + members.decode:
         node.describe(info(node.role, served_models=names))
     fleet = members.fleet()
-    for name in names:
-        fleet.usable(name)
+    first, second, *_ = [fleet.usable(name) for name in names[:-1]]
+    assert fleet.usable(names[0]) is first
+    assert fleet.usable(names[1]) is second
+    fleet.usable(names[-1])
 
     assert len(fleet._kept) <= MAX_MODELS

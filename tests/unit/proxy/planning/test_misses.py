@@ -53,6 +53,7 @@ def test_an_answer_is_slow_behind_more_prompts_than_its_target_leaves_time_for(
         (0, 20.0, 0.02, 0.04, 0.4**2),  # each makes it as much slower
         (0, 100.0, 0.01, 0.048, 1.0),  # however many streams there are, they make no more
         (0, 0.0, 0.01, 0.019, 1.0),
+        (0, 0.0, 0.01, 0.02, 0.0),  # alone
         (90, 9000.0, 0.0, 0.021, 0.0),
         (0, 0.0, 0.0, 0.019, 1.0),
         (30, 0.0, 0.001, 0.048, 0.608),  # 28 are allowed

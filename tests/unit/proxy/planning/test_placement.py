@@ -264,6 +264,17 @@ def test_a_late_first_token_stays_a_pairs_where_more_answers_would_be_slow() -> 
     assert given_prompts(share=0.0) is ON_DECODE
 
 
+def test_a_few_tokens_do_not_tell_whether_answers_would_be_slow() -> None:
+    late, decode = measured("prefill", queue_bytes=LATE_BYTES), node("decode")
+    decode.clock = lambda: 0.0
+    give_prompts(late, 0.4, seconds=10.0)
+    for _ in range(2):
+        report(decode, running=1)
+
+    assert decode.inter_token.tokens_per_s(0.0) > 0
+    assert place(late, decode) is PAIR
+
+
 def test_what_every_prompt_takes_fills_the_prefill_node() -> None:
     """0.1 s of each, and as much by its length: nine tenths of its time."""
     late, decode = measured("prefill"), measured("decode", tokens=10)
@@ -486,8 +497,9 @@ def test_a_prefill_node_that_may_not_decode_leaves_late_prompts_to_the_decode_no
     assert place(measured("prefill"), slow, prefill_may_decode=False) is PAIR
     in_time = measured("prefill", queue_bytes=NEW_BYTES)  # if later than on the decode node
     assert place(in_time, slow, prefill_may_decode=False) is PAIR
-    with_prompts = measured("decode", running=7, queue_bytes=2 * LATE_BYTES)
-    assert place(late, with_prompts, prefill_may_decode=False) is PAIR
+    for queue_bytes in (LATE_BYTES, 2 * LATE_BYTES):  # no sooner on the decode node, or later
+        with_prompts = measured("decode", running=7, queue_bytes=queue_bytes)
+        assert place(late, with_prompts, prefill_may_decode=False) is PAIR
 
 
 def test_where_the_decode_node_may_not_compute_the_prefill_node_decodes_as_many_streams() -> None:
@@ -536,6 +548,18 @@ def test_a_decode_node_that_has_computed_nothing_is_taken_to_be_as_fast_as_the_p
     assert place(measured("prefill", queue_bytes=NEW_BYTES - 10), unknown) is PAIR
     assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), unknown) is ON_DECODE
     assert place(measured("prefill", queue_bytes=NEW_BYTES + 10), measured("decode")) is PAIR
+
+
+@pytest.mark.parametrize(("fixed_s", "placement"), [(0.0, ON_DECODE), (6.0, PAIR)])
+def test_what_every_prompt_takes_counts_in_a_nodes_share_of_prompts(fixed_s: float, placement: Placement) -> None:
+    """However short it is, and whatever the time is; no more than 5 s of ten are free for it."""
+    late, decode = measured("prefill", queue_bytes=900_000, kv_usage=0.6), node("decode")
+    late.clock = decode.clock = lambda: 1e6
+    for made, more_s in ((late, 0.0), (decode, fixed_s)):
+        for prompt_bytes in (1000, 9000) * MIN_SAMPLES:
+            made.prefill_time.learn(prompt_bytes, prompt_bytes * PER_BYTE_S + more_s, 1e6)
+
+    assert place(late, decode, here=100, targets=HALF) is placement
 
 
 def test_a_line_that_is_level_by_chance_lets_no_long_prompt_to_streams() -> None:

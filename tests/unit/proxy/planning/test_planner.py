@@ -4,8 +4,9 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.contracts.http import AHEAD, LOCAL, RECOMPUTED
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import Adapter
 from baton.proxy.errors import (
@@ -29,12 +30,13 @@ from baton.proxy.request.endpoints import COMPLETIONS, RESPONSES
 from baton.proxy.request.parse import parse
 from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
-from baton.proxy.routing.prefixes import CHUNK_BYTES
+from baton.proxy.routing.prefixes import CHUNK_BYTES, STEP_BYTES
 from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, computing, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
 WIDE: dict[str, Any] = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
+SENDS: dict[str, Any] = {"both_ways": True, "control_addresses": ["tcp://d:1"], "first_tokens": "3-alike"}
 SCORED = {"echo": True, "logprobs": 1}
 P_FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
 D_FAILED = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
@@ -372,13 +374,33 @@ def test_a_decode_node_that_takes_no_more_work_is_not_kept(prefill: int, how: st
     history = History().without(first.prefill)
 
     second = planned.after(first, P_FAILED, request(), history, may_retry=True)
-    for other in (other for other in takers if other is not first.decode):
-        other.lose(State.DOWN, "gone")
+    [other] = [other for other in takers if other is not first.decode]
+    other.lose(State.DOWN, "gone")
     third = planned.after(first, P_FAILED, request(), history, may_retry=True)
 
-    assert second.decode is not first.decode
+    assert second.decode is other
     assert isinstance(second, DisaggregatedPlan if prefill == 2 else LocalPlan)
     assert third.decode is first.decode
+
+
+@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_a_prompt_with_tokens_of_its_answer_leaves_its_decode_node_only_for_one_that_may_go_on_with_it(
+    starts: bool, is_optional: bool
+) -> None:
+    """Where no node starts with them, one may answer from the start if the client has nothing yet."""
+    left, plain = (node("decode", f"http://{slot}", slot) for slot in range(2))
+    others = [plain, node("decode", "http://2", 2, **SENDS)] if starts else [plain]
+    left.draining = True
+    failed = DisaggregatedPlan(decode=left, prefill=node("prefill"), rank=0, transfer_id="")
+    asked = replace(request(), start=((1, 2),), names_tokens=AHEAD if is_optional else "")
+
+    plan = planner([], [left, *others]).after(failed, P_FAILED, asked, History(), may_retry=True)
+    others[-1].begin(1)
+    with nullcontext() if starts or is_optional else pytest.raises(UnavailableError):
+        assert planner([node("prefill")], [left, *others]).first(asked).decode is others[-1]
+
+    assert plan.decode is (others[-1] if starts or is_optional else left)
 
 
 def test_a_prefill_node_that_restarted_with_fewer_ranks_is_not_kept() -> None:
@@ -458,19 +480,38 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
     assert len({choose(f"{turn} " * 5_000) for turn in range(9)}) > 1
 
 
-def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded() -> None:
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded(attempts: int) -> None:
     """What counts is what that decode node lacks, as far as its policy knows."""
     made = planner(
         [node("prefill")], [node("decode")], decode_policy=PrefixAffinity(), local_below_bytes=3 * CHUNK_BYTES
     )
     story = "x" * (8 * CHUNK_BYTES)
 
-    chosen = [made.first(request({"prompt": prompt})) for prompt in ("short", story, story + " and then?", "y" + story)]
+    chosen = [
+        made.first(request({"prompt": prompt}), History(attempts=attempts))
+        for prompt in ("short", story, story + " and then?", "y" + story)
+    ]
 
     assert [type(each) for each in chosen] == [LocalPlan, DisaggregatedPlan, LocalPlan, DisaggregatedPlan]
     assert isinstance(chosen[2], LocalPlan)
     assert (chosen[2].reason, chosen[2].label) == (reasons.SHORT, "short")
     assert chosen[2].work_bytes < CHUNK_BYTES
+
+
+@pytest.mark.parametrize(("fields", "is_new"), [({}, False), (SCORED, True)])
+def test_what_a_decode_node_has_of_a_prompt_that_it_computed_counts_unless_the_prompt_is_scored(
+    fields: dict[str, Any], *, is_new: bool
+) -> None:
+    """Log probabilities of a prompt skip the prefix cache."""
+    made = planner([node("prefill")], [node("decode")], decode_policy=PrefixAffinity(), local_below_bytes=1 << 20)
+    known_bytes = 9 * CHUNK_BYTES + 3 * STEP_BYTES
+    asked = request({"prompt": "x" * known_bytes, **fields})
+
+    plans = [made.first(asked) for _ in range(2)]
+
+    rest = asked.prompt_bytes - known_bytes
+    assert [plan.work_bytes for plan in plans] == [asked.prompt_bytes, asked.prompt_bytes if is_new else rest]
 
 
 def test_every_reason_has_a_label() -> None:
@@ -626,9 +667,6 @@ def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_
     moved = planned.after(failed, P_FAILED, request(), history, may_retry=True)
 
     assert (kept.decode, moved.decode) == (taker, members[-1])
-
-
-SENDS: dict[str, Any] = {"both_ways": True, "control_addresses": ["tcp://d:1"], "first_tokens": "3-alike"}
 
 
 @pytest.mark.parametrize(
