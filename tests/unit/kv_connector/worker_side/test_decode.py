@@ -29,6 +29,16 @@ def verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     return pair
 
 
+def arrived_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Transfer `a` has been committed; the device has not got it yet."""
+    pair = Pair(tmp_path, monkeypatch, decode_device=object())
+    pair.under_way()
+    pair.d.asked()
+    pair.push()
+    pair.carry()
+    return pair
+
+
 def compare(pair: Pair, digests: bytes) -> None:
     """The digests of what arrived are there."""
     (_, asked, _), *_ = [each for each in pair.d.asked() if each[0] == "digests.ask"]
@@ -197,11 +207,7 @@ def test_a_request_that_was_not_reserved_ends_without_vllm_waiting_for_it(pair: 
 
 def test_what_the_device_has_not_got_yet_is_told_when_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I3, I4: neither the KV nor the block before; the engine is woken again then."""
-    pair = Pair(tmp_path, monkeypatch, decode_device=object())
-    pair.under_way()
-    pair.d.asked()
-    pair.push()
-    pair.carry()
+    pair = arrived_on_a_device(tmp_path, monkeypatch)
 
     (woken, (what, arrived)) = pair.d.asked()
     assert (woken, what) == (("waker.wake",), "landing.hold")
@@ -218,11 +224,7 @@ def test_what_the_device_has_not_got_yet_is_told_when_it_has(tmp_path: Path, mon
 
 def test_what_the_device_lost_is_recomputed_in_other_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes may still be queued there."""
-    pair = Pair(tmp_path, monkeypatch, decode_device=object())
-    pair.under_way()
-    pair.d.asked()
-    pair.push()
-    pair.carry()
+    pair = arrived_on_a_device(tmp_path, monkeypatch)
 
     *_, (_, arrived) = pair.d.asked()
     pair.d.told("landing", "lost", arrived, "the device failed")
