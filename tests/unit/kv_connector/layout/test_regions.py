@@ -55,8 +55,13 @@ def addresses_of(block: torch.Tensor) -> set[int]:
     [
         {"base_addr": -1},
         {"layer": -1},
+        {"total_heads": -1},
+        {"group": -1},
         {"block_bytes": 0},
         {"num_blocks": 0},
+        {"kernel_blocks": 0},
+        {"heads": 0},
+        {"places": 0},
         {"stride_bytes": 63},
         {"base_addr": (1 << 63) - 100},
         {"state_parts": ((1, 1 << 63),)},
@@ -75,6 +80,10 @@ def test_a_region_survives_its_announcement() -> None:
     heard = msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=RegionInfo)
 
     assert Region.from_info(heard) == made
+
+
+def test_a_block_may_be_a_single_number() -> None:
+    assert [each.block_bytes for each in regions_of(torch.empty(2, 5), 5)] == [4, 4]
 
 
 def test_k_and_v_apart() -> None:

@@ -45,6 +45,11 @@ def read_by_the_last(tokens: int, window: int) -> list[int]:
     return sorted({token // BLOCK for token in range(first, last)})
 
 
+@pytest.mark.parametrize("window", [EVERYTHING, OF_A_STATE, 1, 9, *map(window_of_chunk, (1, 4))])
+def test_a_prompt_of_no_or_one_token_starts_at_the_first_block(window: int) -> None:
+    assert [first_read_block(tokens, window, 1) for tokens in (0, 1)] == [0, 0]
+
+
 @pytest.mark.parametrize("local", [0, 1, 2, 3], ids="{} blocks here".format)
 def test_d_has_a_block_for_whatever_its_first_step_reads(local: int) -> None:
     """Told of all tokens but the last, vLLM allocates from the first block that is read on."""

@@ -1,6 +1,7 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
@@ -39,6 +40,17 @@ def test_the_engines_own_numbers_are_those_that_vllm_shows() -> None:
 
     assert (load.running, load.waiting, load.kv_usage) == (7, 2, 0.5)
     assert (load.inter_token_count, load.inter_token_sum_s) == (6, 0.2)
+
+
+@pytest.mark.parametrize(("name", "field"), [(RUNNING, "running"), (WAITING, "waiting"), (KV_USAGE, "kv_usage")])
+def test_a_number_that_vllm_does_not_show_is_none(name: str, field: str) -> None:
+    registry = CollectorRegistry()
+    Gauge(name, "as vLLM has it", registry=registry).set(1)
+
+    load = msgspec.structs.asdict(Load(registry).now())
+
+    shown = ("running", "waiting", "kv_usage", "inter_token_count", "inter_token_sum_s")
+    assert {each: load[each] for each in shown} == dict.fromkeys(shown) | {field: 1}
 
 
 async def test_the_gate_counts_a_request_until_its_answer_has_ended() -> None:

@@ -64,6 +64,7 @@ def test_between_equals_the_order_of_arrival_decides() -> None:
     queue = filled(("first", "z", 0, 1), ("second", "a", 0, 1))
 
     assert queue.ahead_of("new", 0) == 2
+    assert queue.ahead_of("a", 0) == 2
     assert drain(queue, 2) == ["first", "second"]
 
 

@@ -111,7 +111,7 @@ def test_a_body_is_read_in_parts() -> None:
     [
         # It is believed before the first byte is taken: `100-continue` is answered with 413.
         ((), b"11", BodyTooLargeError),
-        ((b"123456", b"123456"), b"", BodyTooLargeError),  # a chunked upload is counted as it comes
+        ((b"123456", b"12345"), b"", BodyTooLargeError),  # a chunked upload is counted as it comes
         ((b"1", None), b"", ClientGoneError),
     ],
 )
