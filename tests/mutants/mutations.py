@@ -931,7 +931,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/handoff/consumer.py",
-        f"{UNIT}/kv_connector/handoff/test_consumer.py",
+        f"{UNIT}/kv_connector/handoff/test_peers.py",
         ("if restarted and transfer.phase <= Phase.PREPARED", "if restarted and transfer.phase < Phase.PREPARED"),
     ),
     *_of(
