@@ -9,7 +9,7 @@ from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
-from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve
+from baton.kv_connector.protocol.messages import Body, Commit, Fail, Hello, Message, Rank, Reserve
 from tests.support.described import fingerprint
 
 P, D = 11, 21  # incarnations
@@ -184,3 +184,15 @@ def verifying() -> Pair:
     pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
     pair.talk()
     return pair
+
+
+def outcome(pair: Pair) -> Commit | Fail:
+    """The last outcome that P reached."""
+    return pair.p.ended[-1][1]
+
+
+def committed(pair: Pair) -> Commit:
+    """The last outcome, which is a commit."""
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    return commit

@@ -1,8 +1,8 @@
-"""What a beat lists, and what it repairs."""
+"""What is said of a transfer while it waits: beats, and that its prompt has started."""
 
 import pytest
 
-from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, OpenEpoch, Reserve, Revoke
+from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, OpenEpoch, Reserve, Revoke, Started
 from tests.unit.kv_connector.handoff.machines import PEER, WISH, Pair, reserved
 
 
@@ -57,3 +57,16 @@ def test_a_beat_lists_epochs_as_p_may_know_them() -> None:
     pair.d.tick(1.0)
 
     assert [message.body for _, message in pair.d.outbox] == [Beat(open=[OpenEpoch("t", 1), OpenEpoch("u", 0)])]
+
+
+def test_started_is_told_to_who_watches() -> None:
+    """Whether the watch or the start comes first. D notes it once, and nothing of what it does not know."""
+    for first, second in ((Pair.watch, Pair.start), (Pair.start, Pair.watch)):
+        pair = Pair()
+        first(pair)
+        second(pair)
+        assert pair.heard_of(Started) == [Started(transfer_id="t", tokens=40)]
+        pair.after(2.0)
+        pair.to_d(Started(transfer_id="unknown", tokens=1))
+
+        assert pair.d.started == ["t"]

@@ -1,15 +1,18 @@
 """Transfers that are cancelled, revoked or given up."""
 
+from collections.abc import Callable
+
 import pytest
 
 from baton.kv_connector.handoff.consumer import MAX_DECLINED
-from baton.kv_connector.protocol.messages import Beat, Body, Hello, Reserve, Revoke
+from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, Hello, Reserve, Revoke
 from tests.unit.kv_connector.handoff.machines import (
     PEER,
     SETTINGS,
     WISH,
     Pair,
     make_producer,
+    outcome,
     ready_to_push,
     reserved,
     verifying,
@@ -134,3 +137,90 @@ def test_what_is_kept_to_be_said_to_a_peer_that_does_not_answer_is_bounded() -> 
 
     assert [len(kept) for kept in pair.d._declined.values()] == [MAX_DECLINED]
     assert not pair.d.transfers
+
+
+GIVEN_UP: dict[str, Callable[[Pair], object]] = {
+    "void": lambda pair: pair.p.void("p-t", "preempted", 0.0),
+    "cancelled": lambda pair: pair.p.cancel("t", 0.0),
+}
+
+
+@pytest.mark.parametrize("ok", [True, False])
+@pytest.mark.parametrize("give_up", GIVEN_UP.values(), ids=GIVEN_UP)
+def test_an_epoch_that_is_given_up_waits_for_its_pushes(give_up: Callable[[Pair], object], ok: bool) -> None:
+    """I2, I3: it has failed cleanly only once all of them returned 0; D is told then, and the blocks are released."""
+    pair = ready_to_push()
+    pair.p.hold("p-t", 0.0)
+    first, second = pair.next_push(3), pair.next_push(2)
+    give_up(pair)
+    give_up(pair)
+    assert pair.p.next_push(3) is None
+    pair.p.push_done(first, True, 0.0)
+    assert not pair.p.ended
+
+    pair.p.push_done(second, ok, 0.0)
+    pair.talk()
+
+    fail = outcome(pair)
+    assert isinstance(fail, Fail)
+    assert fail.dirty is not ok
+    assert pair.p.released == ["p-t"]
+    assert [(resolved.ok, resolved.reserved) for resolved in pair.resolved()] == [(False, True)]
+
+
+def test_what_happens_to_an_ended_request_is_ignored() -> None:
+    """The scheduler and the device speak of requests whose transfer has ended."""
+    pair = reserved()
+    pair.p.void("p-t", "preempted", 0.0)
+
+    pair.p.void("p-t", "preempted", 0.0)
+    pair.p.add_source_blocks("p-t", [9])
+    pair.p.ready("p-t", 0, 3, 0.0)
+    pair.start()
+
+    assert not pair.p.transfers
+    assert len(pair.p.ended) == 1
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_prompt_that_will_not_be_computed_is_failed(asks_first: bool) -> None:
+    """The decode node that waits for it is told, whether it asked before or asks afterwards."""
+    pair = Pair()
+    if asks_first:
+        pair.reserve()
+    pair.p.abandon("t", "not for us", 0.0)
+    pair.p.abandon("t", "not for us", 0.0)
+    pair.talk()
+    if not asks_first:
+        pair.reserve()
+
+    assert [resolved.reason for resolved in pair.resolved()] == ["not for us"]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_cancel_after_the_commit_changes_nothing() -> None:
+    """The decode rank may still ask for the outcome: it stays a commit."""
+    pair = ready_to_push()
+    pair.push()
+
+    assert not pair.p.cancel("t", 0.0)
+    pair.to_p(Revoke(transfer_id="t", epoch=1))
+
+    assert isinstance(pair.p.outbox[-1][1].body, Commit)
+
+
+def test_a_revoke_whose_reserve_was_lost_is_answered_at_once() -> None:
+    """Regression: it was answered for epoch 0, which D ignores; the blocks came back a beat later."""
+    pair = Pair()
+    pair.start()
+    pair.watch()
+    pair.loses = lambda body: isinstance(body, Reserve)
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+    pair.d.zeroed(["d-t"], 0.0)
+    pair.talk()
+
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    assert pair.d.closed == ["d-t"]
+    assert not pair.p.transfers

@@ -4,7 +4,7 @@ import pytest
 
 from baton.kv_connector.handoff.incoming import Phase
 from baton.kv_connector.handoff.session import SessionState
-from baton.kv_connector.protocol.messages import Beat, Introduce, Refuse
+from baton.kv_connector.protocol.messages import Beat, Fail, Introduce, Message, OpenEpoch, Refuse
 from tests.unit.kv_connector.handoff.machines import (
     PEER,
     SETTINGS,
@@ -15,7 +15,9 @@ from tests.unit.kv_connector.handoff.machines import (
     hello,
     make_consumer,
     make_producer,
+    outcome,
     ready_to_push,
+    reserved,
 )
 
 
@@ -178,3 +180,60 @@ def test_late_mail_of_a_dead_peer_costs_no_more_than_a_fence() -> None:
     pair.push()
 
     assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]
+
+
+def test_a_silent_decode_rank_is_let_go() -> None:
+    """Its epochs fail once their pushes have ended, its held prompts are released, nothing of it is kept."""
+    pair = ready_to_push()
+    [push] = pair.pushes()
+    pair.p.hold("p-t", 0.0)
+    assert pair.p.hello_of(D).node == "d"
+
+    pair.p.tick(5.0)
+    assert pair.p.sessions
+    pair.p.tick(5.5)
+    assert not pair.p.released
+    pair.p.push_done(push, True, 6.0)
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="the decode node fell silent")
+    assert pair.p.ended[-1][0].marks["failed"] == 6.0
+    assert pair.p.released == ["p-t"]
+    assert not pair.p.sessions
+    assert not pair.p._terms_of
+    with pytest.raises(KeyError):
+        pair.p.hello_of(D)
+
+
+def test_an_answer_goes_where_the_decode_rank_was_heard_last() -> None:
+    """Its connection broke, and it has made another."""
+    pair = Pair()
+    pair.watch()
+
+    pair.p.receive("another route", pair.d.sessions[PEER].stamp(Beat(open=[OpenEpoch("t", 0)])), 0.0)
+
+    assert [(route, message.body) for route, message in pair.p.outbox] == [
+        ("another route", Beat(open=[OpenEpoch("t", 0)]))
+    ]
+
+
+def test_a_strange_hello_does_no_harm() -> None:
+    """Regression: a hello with sequence number 0 left half a session, and `tick` died of it 5 s later."""
+    producer = make_producer()
+
+    producer.receive("route", Message(D, 0, 0, hello("d")), 0.0)
+    producer.tick(100.0)
+
+    assert not producer.sessions
+
+
+def test_one_silent_decode_rank_leaves_the_others_alone() -> None:
+    """Each session has its own life."""
+    pair = reserved()
+    pair.now = 4.0
+    pair.to_p(hello("d2"), sender=22, receiver=0)
+    pair.to_p(Beat(open=[OpenEpoch("u", 0)]), sender=22)
+
+    pair.p.tick(5.5)
+
+    assert set(pair.p.sessions) == {22}
+    assert set(pair.p.transfers) == {"u"}

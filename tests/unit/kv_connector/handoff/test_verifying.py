@@ -2,8 +2,18 @@
 
 import pytest
 
-from baton.kv_connector.protocol.messages import Beat, Commit, Introduce, Message, OpenEpoch, Revoke
-from tests.unit.kv_connector.handoff.machines import PEER, D, P, ready_to_push, verifying
+from baton.kv_connector.protocol.messages import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Revoke
+from tests.unit.kv_connector.handoff.machines import (
+    PEER,
+    D,
+    P,
+    Pair,
+    committed,
+    outcome,
+    ready_to_push,
+    reserved,
+    verifying,
+)
 
 
 def test_a_mismatch_fails_the_transfer_cleanly_and_p_hears_of_it() -> None:
@@ -88,3 +98,47 @@ def test_a_repeated_commit_is_verified_once() -> None:
     assert len(pair.heard_of(Commit)) == 2
     assert len(pair.d.to_verify) == 1
     assert "t" in pair.d.transfers
+
+
+def complete() -> Pair:
+    """Everything has been pushed of a transfer that is to be verified."""
+    pair = reserved()
+    pair.p._verify = lambda transfer_id: transfer_id == "t"
+    pair.write()
+    pair.push()
+    return pair
+
+
+def test_a_commit_waits_for_its_digests() -> None:
+    """Asked for once, when everything has been pushed; the blocks are kept, and what was computed travels with the commit."""
+    pair = complete()
+    pair.p.hold("p-t", 0.0)
+    pair.after(0.5)
+    [transfer] = pair.p.to_digest
+    assert transfer.pushed_blocks(16) == [1, 2, 3]
+    assert not pair.heard_of(Commit)
+    assert not pair.p.released
+
+    pair.p.digested(transfer, b"digests!", pair.now)
+    pair.talk()
+
+    assert committed(pair).digests == b"digests!"
+    assert "digested" in committed(pair).timings_s
+    assert len(pair.heard_of(Commit)) == len(pair.p.to_digest) == 1
+    assert pair.p.released == ["p-t"]
+
+
+@pytest.mark.parametrize("reason", ["preempted", "the digests could not be computed"])
+def test_what_was_to_be_verified_and_cannot_be_is_not_committed(reason: str) -> None:
+    """I2: after a void the digest may be that of another request's KV: D is told at once, and the late one changes nothing."""
+    pair = complete()
+    [transfer] = pair.p.to_digest
+
+    if reason == "preempted":
+        pair.p.void("p-t", reason, 0.0)
+        pair.talk()
+    pair.p.digested(transfer, b"digests!" if reason == "preempted" else b"", 0.0)
+    pair.talk()
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason=reason)
+    assert not pair.heard_of(Commit)
