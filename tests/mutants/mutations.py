@@ -941,7 +941,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/worker_side/decode.py",
-        "tests/integration/kv_connector/test_workers.py",
+        "tests/integration/kv_connector/test_failed_transfers.py",
         (
             "            for request_id in step.cancelled:\n                self._gather.cancel(request_id, now)\n",
             "",
@@ -955,8 +955,12 @@ MUTATIONS: Final = [
     ),
     *_of(
         "kv_connector/worker_side/prefill.py",
-        "tests/integration/kv_connector/test_workers.py",
+        "tests/integration/kv_connector/test_failed_transfers.py",
         ("self._fan_out.give_up(request_id, NOT_FETCHED, now)", "pass"),
+    ),
+    *_of(
+        "kv_connector/worker_side/prefill.py",
+        "tests/integration/kv_connector/test_workers.py",
         ("if is_ours and transfer_id not in self._told:", "if is_ours or transfer_id not in self._told:"),
         ("if is_ours and transfer_id not in self._told:", "if is_ours:"),
     ),

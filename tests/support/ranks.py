@@ -169,3 +169,10 @@ class Ranks:
             for layer in range(LAYERS)
             for mine, theirs in pairs.items()
         )
+
+
+def send_a_block(ranks: Ranks) -> None:
+    """Transfer `a` is under way: the first block of three has arrived."""
+    ranks.ask("a", 40, [7, 3, 4])
+    ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+    ranks.wait_until(lambda: ranks.arrived({7: 1}))
