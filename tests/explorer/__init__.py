@@ -8,6 +8,7 @@ cancels, preemptions and time-outs, and the invariants I1 to I5 and I8 are looke
     decode.py    one decode rank's process: machine, scheduler, receiving engines, destination blocks
     rank.py      what local.py asks of either
     both_ways.py scenes of two nodes that send and receive; node.py: such a node, with the product's sides of scheduler and worker
+    played_vllm.py  what such a node has of vLLM; workers.py: its workers, without threads and sockets
     local.py     runs a side once per (state, event) and remembers what came of it
     writes.py    one-sided writes under way
     sides.py     all processes and the writes: what each may do next
