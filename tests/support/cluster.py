@@ -14,7 +14,8 @@ from baton.proxy.admin.token import AdminToken
 from baton.proxy.app import create_app
 from baton.proxy.http_server.client_protocol import protocol
 from tests.support.fake_answers import MODEL
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.fake_fabric import Fabric
+from tests.support.fake_vllm import SECRET, FakeVllm
 from tests.support.serve import serve
 
 T = TypeVar("T")

@@ -1,7 +1,6 @@
 """A strict fake of a Baton node: vLLM's OpenAI routes, the node API, and faults on demand.
 
-It answers 400 to whatever the proxy must never send: unsigned or reused `kv_transfer_params`, internal headers, a
-prefill leg that streams or asks for more than one token. It records each request and whether its connection was
+It answers 400 to whatever the proxy must never send (`strict_node.py`). It records each request and whether its connection was
 closed before the answer was complete. A decode node waits until the prefill node of the same `Fabric` has computed
 the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. A stream that starts with tokens says
 those first, and goes on without KV once its source is gone or was told that nothing is wanted. Cancels of transfers are noted call by call.
@@ -10,7 +9,7 @@ those first, and goes on without KV once its source is gone or was told that not
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -27,15 +26,16 @@ from baton.contracts.http import (
     TOKENS_TYPE,
     error_body,
 )
-from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
+from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.rules import wrong_in_prefill_leg
 from tests.support.described import node_info
 from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
+from tests.support.fake_fabric import Fabric
 from tests.support.fake_typed import MESSAGES, RESPONSES, TypedAnswer, typed_whole
 from tests.support.serve import Listening
+from tests.support.strict_node import RefusedError, Seen, StrictNode
 
 SECRET = ClusterSecret(b"a secret for tests only")
 Fault = Literal[
@@ -54,52 +54,6 @@ Fault = Literal[
 OPERATED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache")
 
 
-@dataclass(slots=True, eq=False)
-class Seen:
-    """One request as the node saw it."""
-
-    path: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-    params: TransferParams | None = None
-    cancelled: bool = False
-    finished: bool = False
-
-
-@dataclass(slots=True)
-class Fabric:
-    """What the nodes of one test share in place of KV: which transfers were computed."""
-
-    computed: dict[str, asyncio.Event] = field(default_factory=dict)
-    failed: dict[str, asyncio.Event] = field(default_factory=dict)  # transfers that were cancelled at their source
-    lost: asyncio.Event = field(default_factory=asyncio.Event)  # a node has died
-
-    def event(self, transfer_id: str) -> asyncio.Event:
-        return self.computed.setdefault(transfer_id, asyncio.Event())
-
-    def failure(self, transfer_id: str) -> asyncio.Event:
-        return self.failed.setdefault(transfer_id, asyncio.Event())
-
-    async def settled(self, transfer_id: str) -> bool:
-        """Wait until a transfer has ended; return whether its KV has come."""
-        ends = self.event(transfer_id), self.failure(transfer_id), self.lost
-        waits = [asyncio.create_task(end.wait()) for end in ends]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return ends[0].is_set()
-
-
-class _RefusedError(Exception):
-    """Our own 4xx."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class _Protocol(HttpToolsProtocol):
     """Lets the application reach its connection."""
 
@@ -108,7 +62,7 @@ class _Protocol(HttpToolsProtocol):
         self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
 
 
-class FakeVllm:
+class FakeVllm(StrictNode):
     def __init__(
         self,
         role: Literal["prefill", "decode"],
@@ -118,12 +72,11 @@ class FakeVllm:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        self.role = role
+        super().__init__(role, SECRET, node_info(role, model="/models/fake", served_models=[MODEL]))
         self.fabric = fabric
         self.tokens = tokens  # made where a request does not say how many
         self.names_tokens = True  # to the proxy, if it asks
         self.names_ahead = 0  # so many tokens, of an answer that is not streamed
-        self.refuses_starts = False
         self.starts = True  # with the tokens that it is given
         self.drift = 0  # by how many tokens its answers differ from those of other nodes
         self.created = 1  # part of each answer, and of its id
@@ -145,9 +98,7 @@ class FakeVllm:
         self.padding_bytes = 0  # of a comment after each event of a stream, or of spaces after a whole answer
         self.sent_bytes = 0  # of streams, handed over to the connection
         self.recomputes = False
-        self.needs_params = True  # on a prefill node
         self.has_node_api = True
-        self.info = node_info(role, model="/models/fake", served_models=[MODEL])
         self.passed: dict[tuple[str, str], tuple[int, bytes, bytes]] = {}  # route → status, kind and body of its answer
         self.was_passed: list[tuple[str, str, str, dict[str, str], bytes]] = []  # method, path, query, headers, body
         self.operated: list[tuple[str, str, bytes]] = []  # path, query and body of calls to `OPERATED`
@@ -158,7 +109,6 @@ class FakeVllm:
         self.tells_load = True
         self.also_tells: Callable[[], dict[str, Any]] = dict  # further fields of its load, at each probe
         self._load = (0, 0)  # requests in flight, bytes of their bodies
-        self._used: set[str] = set()
         self._stopping = asyncio.Event()
         self._listening = Listening(self, host, port, http=_Protocol)
 
@@ -204,7 +154,7 @@ class FakeVllm:
         except asyncio.CancelledError:
             if not seen.cancelled:
                 raise
-        except _RefusedError as exc:
+        except RefusedError as exc:
             await answer_json(send, exc.status, error_body(str(exc), code=exc.status))
             seen.finished = True
         finally:
@@ -283,50 +233,6 @@ class FakeVllm:
         elif seen.params is not None and seen.params.peer and not self.recomputes and not _says_start_first(seen):
             await self.fabric.event(seen.params.transfer_id).wait()
         await self._generate(seen, transport, send)
-
-    def _check(self, seen: Seen) -> None:
-        """Refuse what the proxy must never send, and what vLLM refuses."""
-        for name in seen.headers:
-            if (name.startswith("x-baton-") and name != TOKEN_IDS_HEADER) or (
-                name == "x-data-parallel-rank" and self.info.data_parallel_size == 1
-            ):
-                raise _RefusedError(400, f"header {name} must not reach a node")
-        if seen.headers.get("content-type") != "application/json":
-            raise _RefusedError(415, "content type")
-        if seen.body.get("model") not in self.info.served_models:
-            raise _RefusedError(404, "model")
-        if not {"prompt", "prompt_embeds", "messages", "input"} & seen.body.keys():
-            raise _RefusedError(400, "no prompt")
-        if seen.body.get("max_tokens") == 0:
-            raise _RefusedError(400, "max_tokens must be at least 1")
-        if seen.body.get("stream_options") and not seen.body.get("stream"):
-            raise _RefusedError(400, "stream_options without stream")
-        self._check_params(seen)
-        is_prefill_leg = seen.params is not None and seen.params.role == "prefill"
-        if is_prefill_leg and (wrong := _wrong_in_prefill_leg(seen)):
-            raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
-
-    def _check_params(self, seen: Seen) -> None:
-        if FIELD not in seen.body:
-            if self.role == "prefill" and self.needs_params:
-                raise _RefusedError(400, f"a prefill leg needs {FIELD}")
-            return
-        try:
-            seen.params = verify(seen.body[FIELD], SECRET)
-        except TransferParamsError as exc:
-            raise _RefusedError(400, str(exc)) from exc
-        if self.refuses_starts and seen.params.start:
-            raise _RefusedError(400, "it starts with no tokens")
-        params = seen.params
-        if params.role != self.role and not self.info.both_ways:
-            raise _RefusedError(400, f"{FIELD} is for the other role")
-        if (params.role == "decode") != bool(params.peer) and not params.start:
-            raise _RefusedError(400, f"{FIELD} names no peer, or one too many")
-        if params.start_sent and not (params.role == "decode" and params.peer and params.start and self.info.both_ways):
-            raise _RefusedError(400, f"{FIELD} says that KV of tokens comes which cannot")
-        if seen.params.transfer_id in self._used:
-            raise _RefusedError(400, "transfer id used twice")
-        self._used.add(seen.params.transfer_id)
 
     def _parts(self, seen: Seen, *, streams: bool) -> list[bytes]:
         relays = seen.params is not None and seen.params.relays
@@ -422,21 +328,6 @@ def _says_start_first(seen: Seen) -> int:
         return 1
     answers = seen.body.get("n") or 1
     return answers * (min(map(len, seen.params.start)) + ("chat" in seen.path))
-
-
-def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
-    body = dict(seen.body)
-    if seen.params is not None and seen.params.relays:
-        return [name for name in ("stream",) if body.get(name) is not True]
-    if seen.path == RESPONSES:
-        if body.pop("store", True) or "max_tokens" in body:
-            return ["store", "max_tokens"]
-        body["max_tokens"] = body.pop("max_output_tokens", None)
-    if seen.path in (MESSAGES, RESPONSES):
-        if "n" in body or body.get("temperature") != 0:
-            return ["n", "temperature"]
-        body["n"] = 1
-    return wrong_in_prefill_leg(body)
 
 
 async def _cancel_when_gone(receive: Any, seen: Seen, task: asyncio.Task[Any] | None) -> None:

@@ -13,7 +13,8 @@ from typing import IO, Final
 import httpx
 
 from tests.support.cluster import ADMIN_TOKEN, until_true
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.fake_fabric import Fabric
+from tests.support.fake_vllm import SECRET, FakeVllm
 from tests.support.ports import free_port
 
 PATIENCE_S: Final = 60.0

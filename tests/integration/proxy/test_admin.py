@@ -8,7 +8,8 @@ import pytest
 
 from tests.integration.proxy.test_models import OTHER, two_models
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until, until_true
-from tests.support.fake_vllm import Fabric, FakeVllm
+from tests.support.fake_fabric import Fabric
+from tests.support.fake_vllm import FakeVllm
 
 NODES = "/admin/nodes"
 ROUTES = [

@@ -15,7 +15,8 @@ from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.telemetry.metrics import Metrics, render
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.fake_fabric import Fabric
+from tests.support.fake_vllm import SECRET, FakeVllm
 
 
 def transfers(running: Cluster) -> list[str]:

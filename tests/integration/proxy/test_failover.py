@@ -8,7 +8,8 @@ from baton.contracts.http import error_body
 from baton.contracts.kv_transfer import FIELD, KEY
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left, expected
 from tests.support.cluster import cluster
-from tests.support.fake_vllm import FakeVllm, Fault, Seen
+from tests.support.fake_vllm import FakeVllm, Fault
+from tests.support.strict_node import Seen
 
 
 def transfers(node: FakeVllm) -> list[str]:

@@ -12,7 +12,8 @@ from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, TOKENS, same_id, whole
 from tests.support.cluster import Cluster, cluster, until, until_true
 from tests.support.fake_answers import FIRST_ID
-from tests.support.fake_vllm import FakeVllm, Fault, Seen
+from tests.support.fake_vllm import FakeVllm, Fault
+from tests.support.strict_node import Seen
 
 NODES = "/admin/nodes"
 SECOND = " wörd1".encode()  # token of an answer: the first comes from the prefill node

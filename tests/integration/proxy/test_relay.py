@@ -9,7 +9,7 @@ from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import CHAT, COMPLETION, cluster
 from tests.support.fake_answers import MODEL, answer, events
 from tests.support.fake_typed import typed_stream, typed_whole
-from tests.support.fake_vllm import Seen
+from tests.support.strict_node import Seen
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": COMPLETION,
