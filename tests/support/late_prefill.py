@@ -2,7 +2,7 @@
 
     model thread   launches a step's layers with the connector's hooks, in vLLM's order, and runs ahead of the device
     devices        one per tensor-parallel rank (`late_device.py`)
-    link           one per rank: pushes travel one behind the other at a fixed rate
+    link           one per rank: pushes travel one behind the other at a fixed rate (`late_link.py`)
     decode ranks   a few messages: they greet, and reserve the prompt when the scenario says so
 
 `run(scenario)` returns when each layer was written and left, and what the worker says of it. Nothing here depends on the
@@ -25,7 +25,6 @@ from baton.kv_connector.control.loop import PeerKey
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
 from baton.kv_connector.handoff.metadata import PrefillStep, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
-from baton.kv_connector.layout.copy_plan import CopyPlan
 from baton.kv_connector.layout.regions import Region, Span
 from baton.kv_connector.layout.tp_mapping import flow_id
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve, decode, encode
@@ -36,12 +35,12 @@ from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.described import fingerprint
 from tests.support.late_device import LateDevice
+from tests.support.late_link import LateLink
 from tests.support.ranks import SECRET
 from tests.support.virtual_host import VirtualHost
 
 BLOCK_TOKENS, TOKEN_BYTES = 16, 4096  # of K and V, per layer and rank: as Qwen3-8B's with TP 1
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
-SUBMIT_S = 100e-6
 PEER: PeerKey = ("accept", b"played")
 MODULES = (sender, waiter, prefill, digesting)
 
@@ -99,44 +98,6 @@ class RankResult:
             return None
         computing, pushing = self.forward_end, self.transfer_s
         return float((computing + pushing - commit) / min(computing, pushing))
-
-
-class LateLink:
-    """A sending engine: its pushes take their turn on one link."""
-
-    def __init__(self, host: VirtualHost, bytes_per_s: float, layer_of: Any) -> None:
-        self.submitted: list[tuple[float, set[int]]] = []  # instant, layers
-        self.pushes: list[LatePush] = []
-        self.most_under_way = 0  # pushes
-        self._host = host
-        self._bytes_per_s = bytes_per_s
-        self._layer_of = layer_of
-        self._free_at = 0.0
-
-    def submit(self, target: str, plan: CopyPlan) -> "LatePush":
-        self._host.sleep(SUBMIT_S)
-        self.submitted.append((self._host.now(), {self._layer_of(copy.src) for copy in plan}))
-        begins_at = max(self._free_at, self._host.now())
-        self._free_at = begins_at + plan.total_bytes / self._bytes_per_s
-        self.pushes.append(LatePush(self._host, begins_at, self._free_at))
-        self.most_under_way = max(self.most_under_way, sum(push.seen_at is None for push in self.pushes))
-        return self.pushes[-1]
-
-
-@dataclass(slots=True)
-class LatePush:
-    host: VirtualHost
-    begins_at: float
-    ends_at: float
-    looks: int = 0
-    seen_at: float | None = None  # when a poll saw that it had ended
-
-    def poll(self) -> bool | None:
-        self.looks += 1
-        if self.host.now() < self.ends_at:
-            return None
-        self.seen_at = self.host.now()
-        return True
 
 
 @dataclass(slots=True)
