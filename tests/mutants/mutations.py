@@ -1,4 +1,4 @@
-"""The faults: a text of a file, what stands in its place, and the tests that must fail with it."""
+"""The faults, one table: a text of a file, what stands in its place, and the tests that must fail with it."""
 
 from dataclasses import dataclass
 from typing import Final
