@@ -342,7 +342,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/planner.py",
-        f"{UNIT}/proxy/planning/test_planner.py",
+        f"{UNIT}/proxy/planning/test_planned_placement.py",
         ("len(fitting) / (len(fitting) + len(matching))", "0.5"),
         ("if placement is not Placement.ON_DECODE:", "if True:"),
         ("if placement is not Placement.ON_PREFILL:", "if True:"),
@@ -705,7 +705,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/routing/router.py",
-        f"{UNIT}/proxy/planning/test_planner.py",
+        f"{UNIT}/proxy/planning/test_planned_placement.py",
         ("new_bytes + round(node.prefill_time.cached_cost * cached_bytes)", "new_bytes"),
         ("work.prompt_bytes - cached_bytes, cached_bytes)", "work.prompt_bytes - cached_bytes, 0)"),
     ),
