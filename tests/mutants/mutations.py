@@ -241,15 +241,19 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/placement.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("if not keeps_targets or predicted.on_prefill_s > _HOPELESS * predicted.target_s:", "if not keeps_targets:"),
         (
             "elif not keeps_targets and (predicted.is_late or predicted.is_slow):",
             "elif predicted.is_late or predicted.is_slow:",
         ),
+        ("> MISSED * predicted.target_s)", "> predicted.target_s)"),
+    ),
+    *_of(
+        "proxy/planning/placement.py",
+        f"{UNIT}/proxy/planning/test_placement.py",
         ("elif not keeps_targets and (predicted.is_late or predicted.is_slow):", "elif not keeps_targets:"),
         ("    if _is_full(decode):\n        return False\n", ""),
-        ("> MISSED * predicted.target_s)", "> predicted.target_s)"),
         ("if not (predicted.is_late or predicted.is_slow or", "if not (predicted.is_slow or"),
         ("        decode.crowded_until_s = now_s + _CROWDED_S\n", "        pass\n"),
         ("            prefill.crowded_until_s = decode.crowded_until_s\n", "            pass\n"),
@@ -289,7 +293,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/pairs_or_plain.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("share * node.others.factor / seen_share", "share * node.others.factor"),
         ("share * node.others.factor / seen_share", "share / seen_share"),
         ("traffic.seen_tokens_per_s / traffic.seen_share / ", "traffic.seen_tokens_per_s / "),
@@ -349,7 +353,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/nodes/faded_rate.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("max(_LEAST_SEEN_S, now_s - began_s)", "(now_s - began_s)"),
         ("self._began_s if now_s - self._last_s <= _LULL_S else now_s", "self._began_s"),
         ("min(_MOST_TIME, self.bytes_per_s(now_s) * per_byte_s)", "self.bytes_per_s(now_s) * per_byte_s"),
