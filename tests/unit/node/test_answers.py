@@ -15,7 +15,7 @@ from baton.node.http.asgi import Scope
 from baton.node.http.token_ids import TokenLog
 from tests.support.asgi import Exchange, Recorder, body_of, http
 from tests.unit.node.gate import COMPLETIONS, SECRET, TRANSFER, gate, leg
-from tests.unit.node.http.test_api import WORKER
+from tests.unit.node.http.fake_connector import WORKER
 
 
 @pytest.fixture
