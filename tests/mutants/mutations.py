@@ -509,7 +509,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/http/connection.py",
-        f"{UNIT}/proxy/http tests/integration/proxy/test_http1.py",
+        f"{UNIT}/proxy/http tests/integration/proxy/test_http1_answers.py",
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
         (
             "        self._refuse_head(error)\n        if self._answer is not None:\n",
