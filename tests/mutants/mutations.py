@@ -612,13 +612,13 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/resume/message_events.py",
-        f"{UNIT}/proxy/resume/test_record.py",
+        f"{UNIT}/proxy/resume/test_error_events.py",
         ('if kind == "invalid_request_error":', 'if kind != "invalid_request_error":'),
         ('(parse(event).get("error") or {})', 'parse(event)["error"]'),
     ),
     *_of(
         "proxy/resume/response_events.py",
-        f"{UNIT}/proxy/resume/test_record.py",
+        f"{UNIT}/proxy/resume/test_error_events.py",
         ('code == "invalid_request_error" or ', ""),
         ("code < 500", "code <= 500"),
         ('(body.get("response") or {}).get("error") or body', '(body.get("response") or {}).get("error")'),
