@@ -685,7 +685,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/handler/attempt.py",
-        f"{UNIT}/proxy/handler/test_attempt.py",
+        f"{UNIT}/proxy/handler/test_attempt_pairs.py",
         ("if isinstance(outcome, Opened) and relay is not None and relay.is_whole:", "if False:"),
         ("self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))", "pass"),
         ("        _learn(call, first_token_s - sent_s)\n", ""),
@@ -702,7 +702,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/response/first_token_relay.py",
-        f"{UNIT}/proxy/handler/test_attempt.py",
+        f"{UNIT}/proxy/handler/test_attempt_pairs.py",
         ("if not self.began_s and has_data(data)", "if not self.began_s"),
         ("if not self.began_s and has_data(data)", "if has_data(data)"),
         (" and part.broken is None", ""),
