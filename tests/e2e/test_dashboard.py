@@ -125,7 +125,8 @@ async def test_a_live_request_is_drawn_from_layer_to_layer(
 
 
 @pytest.mark.skipif(
-    "DASHBOARD_PICTURES" not in os.environ, reason="it is for pictures; of fakes: test_dashboard_page.py"
+    "DASHBOARD_PICTURES" not in os.environ,
+    reason="it is for pictures; of fakes: test_dashboard_page.py, test_dashboard_operators.py",
 )
 async def test_a_killed_node_and_a_drained_one_are_seen(
     stack: Stack, trio: Trio, browser: Browser, tmp_path: Path

@@ -241,15 +241,19 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/placement.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("if not keeps_targets or predicted.on_prefill_s > _HOPELESS * predicted.target_s:", "if not keeps_targets:"),
         (
             "elif not keeps_targets and (predicted.is_late or predicted.is_slow):",
             "elif predicted.is_late or predicted.is_slow:",
         ),
+        ("> MISSED * predicted.target_s)", "> predicted.target_s)"),
+    ),
+    *_of(
+        "proxy/planning/placement.py",
+        f"{UNIT}/proxy/planning/test_placement.py",
         ("elif not keeps_targets and (predicted.is_late or predicted.is_slow):", "elif not keeps_targets:"),
         ("    if _is_full(decode):\n        return False\n", ""),
-        ("> MISSED * predicted.target_s)", "> predicted.target_s)"),
         ("if not (predicted.is_late or predicted.is_slow or", "if not (predicted.is_slow or"),
         ("        decode.crowded_until_s = now_s + _CROWDED_S\n", "        pass\n"),
         ("            prefill.crowded_until_s = decode.crowded_until_s\n", "            pass\n"),
@@ -289,7 +293,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/pairs_or_plain.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("share * node.others.factor / seen_share", "share * node.others.factor"),
         ("share * node.others.factor / seen_share", "share / seen_share"),
         ("traffic.seen_tokens_per_s / traffic.seen_share / ", "traffic.seen_tokens_per_s / "),
@@ -342,14 +346,14 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/planning/planner.py",
-        f"{UNIT}/proxy/planning/test_planner.py",
+        f"{UNIT}/proxy/planning/test_planned_placement.py",
         ("len(fitting) / (len(fitting) + len(matching))", "0.5"),
         ("if placement is not Placement.ON_DECODE:", "if True:"),
         ("if placement is not Placement.ON_PREFILL:", "if True:"),
     ),
     *_of(
         "proxy/nodes/faded_rate.py",
-        f"{UNIT}/proxy/planning/test_placement.py",
+        f"{UNIT}/proxy/planning/test_pairs_or_plain.py",
         ("max(_LEAST_SEEN_S, now_s - began_s)", "(now_s - began_s)"),
         ("self._began_s if now_s - self._last_s <= _LULL_S else now_s", "self._began_s"),
         ("min(_MOST_TIME, self.bytes_per_s(now_s) * per_byte_s)", "self.bytes_per_s(now_s) * per_byte_s"),
@@ -505,7 +509,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/http/connection.py",
-        f"{UNIT}/proxy/http tests/integration/proxy/test_http1.py",
+        f"{UNIT}/proxy/http tests/integration/proxy/test_http1_answers.py",
         ("        if self._head_bytes > MAX_HEAD_BYTES:\n", "        if False:\n"),
         (
             "        self._refuse_head(error)\n        if self._answer is not None:\n",
@@ -608,13 +612,13 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/resume/message_events.py",
-        f"{UNIT}/proxy/resume/test_record.py",
+        f"{UNIT}/proxy/resume/test_error_events.py",
         ('if kind == "invalid_request_error":', 'if kind != "invalid_request_error":'),
         ('(parse(event).get("error") or {})', 'parse(event)["error"]'),
     ),
     *_of(
         "proxy/resume/response_events.py",
-        f"{UNIT}/proxy/resume/test_record.py",
+        f"{UNIT}/proxy/resume/test_error_events.py",
         ('code == "invalid_request_error" or ', ""),
         ("code < 500", "code <= 500"),
         ('(body.get("response") or {}).get("error") or body', '(body.get("response") or {}).get("error")'),
@@ -681,7 +685,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/handler/attempt.py",
-        f"{UNIT}/proxy/handler/test_attempt.py",
+        f"{UNIT}/proxy/handler/test_attempt_pairs.py",
         ("if isinstance(outcome, Opened) and relay is not None and relay.is_whole:", "if False:"),
         ("self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))", "pass"),
         ("        _learn(call, first_token_s - sent_s)\n", ""),
@@ -698,14 +702,14 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/response/first_token_relay.py",
-        f"{UNIT}/proxy/handler/test_attempt.py",
+        f"{UNIT}/proxy/handler/test_attempt_pairs.py",
         ("if not self.began_s and has_data(data)", "if not self.began_s"),
         ("if not self.began_s and has_data(data)", "if has_data(data)"),
         (" and part.broken is None", ""),
     ),
     *_of(
         "proxy/routing/router.py",
-        f"{UNIT}/proxy/planning/test_planner.py",
+        f"{UNIT}/proxy/planning/test_planned_placement.py",
         ("new_bytes + round(node.prefill_time.cached_cost * cached_bytes)", "new_bytes"),
         ("work.prompt_bytes - cached_bytes, cached_bytes)", "work.prompt_bytes - cached_bytes, 0)"),
     ),

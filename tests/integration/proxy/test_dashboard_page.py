@@ -1,69 +1,24 @@
-"""The dashboard's page in a headless Chromium, in front of fake nodes: what it shows, to whom, and by which means."""
+"""The dashboard's page in a headless Chromium, in front of fake nodes: what it shows."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 import pytest
 
 from baton.contracts.http import TRANSFERS_PATH
-from baton.proxy.dashboard import asking, recorder
+from tests.integration.proxy.dashboard_page import DRAWN, ask, looking, nodes_are_known
 from tests.support.accessible import axe_source, nameless, violations
-from tests.support.browser import Browser, Scheme, Tab
-from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, until_true
+from tests.support.browser import Browser, Scheme
+from tests.support.cluster import COMPLETION, cluster
 from tests.support.cluster import until as poll
 from tests.support.dashboard import LAYERS, press, show, tell_transfers, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("patient")]
 
 SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 400), ("light", 820)]
-DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
 MANY: Final = 300
 EVIL: Final = "<b/class='evil'>x</b><img/src='x'/onerror='document.title=1'>"
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is forgotten while a page is loaded, and nodes that are slow to answer are waited for."""
-    monkeypatch.setattr(recorder, "LOOK_S", 180.0)
-    monkeypatch.setattr(asking, "TIMEOUT_S", 20.0)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    running = Browser(tmp_path_factory.mktemp("browser"))
-    yield running
-    running.stop()
-
-
-@asynccontextmanager
-async def looking(browser: Browser, *, decode: int = 2, token: str = ADMIN_TOKEN) -> AsyncIterator[tuple[Cluster, Tab]]:
-    """A page in front of nodes that tell of their transfers; it must have nothing to complain of in the end."""
-    async with cluster(decode=decode, probe_interval_s=0.2) as running, browser.tab() as tab:
-        for node in (*running.prefill, *running.decode):
-            tell_transfers(node)
-        await show(tab, running.url, token=token)
-        yield running, tab
-        assert (tab.said, tab.exceptions) == ([], [])
-        assert all(url.startswith(running.url) for url in tab.requested if not url.startswith("about:"))
-
-
-async def ask(running: Cluster, count: int = 1) -> None:
-    """Have a stream read to its end."""
-    for _ in range(count):
-        assert (await running.complete(stream=True, max_tokens=8)).status_code == 200
-
-
-async def nodes_are_known(running: Cluster) -> None:
-    """Wait until each node has been asked twice: a failure that it tells from then on is dated, and shown."""
-
-    def are_known() -> bool:
-        nodes = (*running.prefill, *running.decode)
-        return all(sum(path == TRANSFERS_PATH for _, path, *_ in node.was_passed) >= 2 for node in nodes)
-
-    await until_true(are_known, timeout_s=20.0)
 
 
 async def test_the_page_is_sound_on_every_screen(browser: Browser) -> None:
@@ -151,34 +106,6 @@ async def test_a_lost_node_and_a_lost_proxy_are_seen_and_told(browser: Browser) 
     assert cards == 3
 
 
-async def test_a_node_is_drained_and_removed_with_the_keyboard_alone(browser: Browser) -> None:
-    """Enter on its name, Tab to what shall be done, Enter twice; the node gets no more work, then is no member."""
-    async with looking(browser) as (running, tab):
-        url = running.decode[0].url
-        await tab.evaluate(f"document.querySelector('[data-url=\"{url}\"] button').focus()")
-        await press(tab, "Enter")
-        await until(tab, "document.getElementById('node-dialog').open")
-        await press(tab, "Tab")
-        assert await tab.evaluate("document.activeElement.id") == "node-drain"
-        await press(tab, "Enter")
-        assert await tab.evaluate("document.activeElement.id") == "node-yes"
-        await press(tab, "Enter")
-        await until(tab, "document.getElementById('node-state').innerText.startsWith('draining')")
-        seen = len(running.decode[0].seen)
-        await ask(running, 3)
-        drained = len(running.decode[0].seen) - seen
-        await press(tab, "Tab")
-        await press(tab, "Enter")
-        await press(tab, "Enter")
-        await until(tab, f"document.querySelector('[data-url=\"{url}\"]') === null")
-        await press(tab, "Escape")
-        await until(tab, "!document.getElementById('node-dialog').open")
-        members = (await running.admin("GET", "/admin/nodes")).json()["nodes"]
-
-    assert drained == 0
-    assert url not in [node["url"] for node in members]
-
-
 async def test_names_and_reasons_stay_letters(browser: Browser) -> None:
     """Whatever a client calls its request, or a node its model and its failures: no element comes of it."""
     elements = "document.querySelectorAll('main :is(img, script, b.evil), dialog :is(img, script, b.evil)').length"
@@ -198,32 +125,6 @@ async def test_names_and_reasons_stay_letters(browser: Browser) -> None:
     assert found == 0
 
 
-async def test_a_page_that_is_paused_asks_nothing_and_who_signs_out_leaves_nothing_behind(browser: Browser) -> None:
-    """No request, no hand-over, no failure of either stays to be read, also on a page that is paused."""
-    rows = "document.querySelectorAll('#request-rows tr').length"
-    async with looking(browser) as (running, tab):
-        await nodes_are_known(running)
-        tell_transfers(running.decode[0], failures=[{"transfer_id": "ab" * 16, "state": "failed", "reason": "no way"}])
-        await ask(running)
-        await until(tab, f"{DRAWN} > 0")
-        await until(tab, "document.getElementById('events').innerText.includes('no way')")
-        await press(tab, "p", "KeyP")
-        await until(tab, "document.getElementById('live').dataset.state === 'paused'")
-        await asyncio.sleep(0.3)  # an answer that was on its way
-        asked = len(tab.requested)
-        await asyncio.sleep(2.5)
-        after = len(tab.requested)
-        await press(tab, "s", "KeyS")
-        left = await tab.evaluate(f"[{rows}, {DRAWN}, document.getElementById('events').innerText.includes('no way')]")
-        label = await tab.evaluate("document.getElementById('sign').innerText")
-        await press(tab, "p", "KeyP")
-        await until(tab, "document.getElementById('live').dataset.state === 'live'")
-
-    assert after == asked
-    assert left == [0, 0, False]
-    assert "Sign in" in label
-
-
 async def test_quarantine_ends_when_its_node_says_so(browser: Browser) -> None:
     """And not when the node does not answer, or the page may not see it any more."""
     events = "document.getElementById('events').innerText"
@@ -238,33 +139,6 @@ async def test_quarantine_ends_when_its_node_says_so(browser: Browser) -> None:
         await until(tab, f"{events}.includes('has all blocks back')")
 
     assert "has all blocks back" not in silent
-
-
-async def test_without_the_token_there_is_nothing_to_be_done(browser: Browser) -> None:
-    """The page shows nodes and sums; drain asks for the token; a wrong one is refused, and the node goes on."""
-    async with looking(browser, token="") as (running, tab):
-        await ask(running)
-        await until(tab, "document.getElementById('requests-empty').innerText.includes('operators')")
-        assert await tab.evaluate("document.querySelectorAll('#request-rows tr').length") == 0
-        await tab.evaluate("document.querySelector('#decode-nodes button').click()")
-        await tab.evaluate("document.getElementById('node-drain').click()")
-        await until(tab, "document.getElementById('sign-dialog').open")
-        await tab.evaluate("document.getElementById('token').value = 'a wrong token of some length'")
-        await press(tab, "Enter")
-        await until(tab, "document.getElementById('sign-problem').innerText.includes('admin token is needed')")
-        refused = len(tab.said)
-        await tab.evaluate(f"document.getElementById('token').value = {ADMIN_TOKEN!r}")
-        await tab.evaluate("document.getElementById('token').focus()")
-        await press(tab, "Enter")
-        await until(tab, "!document.getElementById('sign-dialog').open")
-        await until(tab, "document.getElementById('sign').innerText.includes('out')")
-        await ask(running)
-        await until(tab, f"{DRAWN} > 0")
-        states = [node["state"] for node in (await running.admin("GET", "/admin/nodes")).json()["nodes"]]
-        assert (refused, all("401" in each for each in tab.said)) == (1, True)  # the browser's own line for it
-        tab.said.clear()
-
-    assert states == ["ready"] * 3
 
 
 async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None:
@@ -293,37 +167,6 @@ async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None
     assert wide <= 1360
     assert counted == f"{MANY + 3} nodes; the first 200 are listed"
     assert "127.0.0.1:117" in found
-
-
-async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> None:
-    """J and k go through the rows and take the focus along; who does not want single keys has none, nor motion."""
-    chosen = "document.querySelector('#request-rows tr.chosen')?.dataset.id"
-    async with looking(browser) as (running, tab):
-        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
-        await ask(running, 1)
-        await until(tab, "document.querySelectorAll('#request-rows tr').length === 1")
-        await ask(running, 2)
-        await until(tab, "document.querySelectorAll('#request-rows tr').length === 3")
-        moving = await tab.evaluate("document.getAnimations().length")
-        ids = await tab.evaluate("[...document.querySelectorAll('#request-rows tr')].map((row) => row.dataset.id)")
-        await until(tab, f"{chosen} === {ids[0]!r}")
-        await press(tab, "j", "KeyJ")
-        await press(tab, "j", "KeyJ")
-        await press(tab, "k", "KeyK")
-        second, follows = await tab.evaluate(chosen), await tab.evaluate("document.getElementById('follow').checked")
-        focused = await tab.evaluate("document.activeElement.getAttribute('aria-pressed')")
-        await press(tab, "?", "Slash")
-        await until(tab, "document.getElementById('help-dialog').open")
-        await tab.evaluate("document.getElementById('keys-on').click()")
-        await press(tab, "Escape")
-        await until(tab, "!document.getElementById('help-dialog').open")
-        await press(tab, "j", "KeyJ")
-        unmoved = await tab.evaluate(chosen)
-        await tab.evaluate("localStorage.clear()")
-
-    assert (second, follows, focused) == (ids[1], False, "true")
-    assert unmoved == ids[1]
-    assert moving == 0
 
 
 async def test_figures_say_what_counters_said(browser: Browser) -> None:

@@ -1,6 +1,6 @@
 """`proxy.workers`: several processes that are one proxy, whichever of them is asked and whichever of them dies.
 
-All tests share one proxy, and leave its nodes in use as they found them; the last one ends it.
+Longer than other files: all tests share one proxy, and leave its nodes in use as they found them; the last one ends it.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ from baton.contracts.http import NODE_PATH
 from baton.contracts.secret import ClusterSecret
 from baton.node.middleware import NodeMiddleware
 from tests.support.asgi import Exchange, Recorder, http
-from tests.unit.node.test_middleware import settings
+from tests.unit.node.gate import settings
 
 OLD = b"the secret that is being replaced"
 SECRET = ClusterSecret(b"the secret of this cluster", OLD)

@@ -12,7 +12,7 @@ from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.drain import Drain, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from tests.support.asgi import Exchange, Recorder, body_of, http
-from tests.unit.node.test_middleware import COMPLETIONS, SECRET, gate
+from tests.unit.node.gate import COMPLETIONS, SECRET, gate
 
 TOKEN = [("authorization", f"Bearer {SECRET.node_token()}")]
 

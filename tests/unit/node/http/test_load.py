@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from baton.node.http.load import KV_USAGE, LATENCY, RUNNING, WAITING, Load
 from tests.support.asgi import Exchange, body_of, http
-from tests.unit.node.test_middleware import COMPLETIONS, gate, leg
+from tests.unit.node.gate import COMPLETIONS, gate, leg
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:

@@ -15,7 +15,7 @@ from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import parse
 from baton.proxy.resume.stream import Stream
 from tests.unit.proxy.members import node
-from tests.unit.proxy.planning.test_planner import SENDS, planner
+from tests.unit.proxy.planning.planners import SENDS, planner
 from tests.unit.proxy.resume.test_stream import event, gap
 
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]

@@ -21,7 +21,7 @@ from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.request.endpoints import COMPLETIONS
 from tests.support.cluster import until_true
 from tests.support.fake_vllm import SECRET
-from tests.unit.proxy.handler.test_attempt import SeenTrace, runner
+from tests.unit.proxy.handler.attempts import SeenTrace, runner
 from tests.unit.proxy.handler.test_legs import answered
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.resume.test_stream import event

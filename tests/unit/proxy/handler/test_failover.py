@@ -23,7 +23,7 @@ from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import computing, node, request
-from tests.unit.proxy.planning.test_planner import planner
+from tests.unit.proxy.planning.planners import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
 FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")

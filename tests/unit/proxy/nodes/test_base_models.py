@@ -9,7 +9,7 @@ from baton.proxy.nodes.node import Node, State
 from baton.proxy.nodes.readiness import models
 from baton.proxy.passthrough.choose import nodes_for
 from tests.unit.proxy.members import node, request
-from tests.unit.proxy.planning.test_planner import planner
+from tests.unit.proxy.planning.planners import planner
 
 
 def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:

@@ -1,102 +1,32 @@
 """An answer whose legs break: the client has each part once, whatever the pieces in which a further node says it again."""
 
-import json
-import random
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from baton.contracts.http import TOKENS_COMMENT
 from baton.contracts.kv_transfer import MAX_START_CHOICES, MAX_START_TOKENS
-from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.chat_events import ChatEvents
-from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.record import AnswerRecord
-from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
 from baton.proxy.resume.short_record import MOST_EVENTS, ShortRecord
-from tests.support.fake_typed import TypedAnswer
 from tests.support.joined_stream import joined_stream
-
-WORDS = [" plain", ' "quoted', '",', " café", "", " 漢字", "\n\\", "}", " end"]
-Groups = Sequence[Sequence[int]]
-ONE_BY_ONE = [[at] for at in range(len(WORDS))]
-DONE = b"data: [DONE]\n\n"
-
-
-def event(body: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-def named(choice: int, at: Sequence[int]) -> bytes:
-    return TOKENS_COMMENT + b"%d %b\n" % (choice, ",".join(map(str, at)).encode())
-
-
-def chat(groups: Groups, node: int, say: Callable[[str, int], dict[str, Any]], n: int = 1) -> Iterator[bytes]:
-    """A chat's stream; `say` makes the delta of a piece of text that begins with this token."""
-    head = {"id": f"chatcmpl-{node}", "object": "chat.completion.chunk", "created": 10 + node, "model": "m"}
-    for choice in range(n):
-        role = {"index": choice, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        yield event({**head, "choices": [role]})
-    for group in groups:
-        for choice in range(n):
-            text, last = "".join(WORDS[at] for at in group), group[-1] == len(WORDS) - 1
-            told = {"index": choice, "delta": say(text, group[0]), "finish_reason": "stop" if last else None}
-            yield named(choice, group) + event({**head, "choices": [told]})
-    yield event({**head, "choices": [], "usage": {"completion_tokens": len(WORDS)}})
-    yield DONE
-
-
-def unnamed(stream: bytes) -> bytes:
-    return b"".join(line for line in stream.splitlines(keepends=True) if not line.startswith(TOKENS_COMMENT))
-
-
-def call_of(text: str, at: int) -> dict[str, Any]:
-    """A tool call's id is drawn by each node."""
-    function: dict[str, Any] = {"arguments": text}
-    call: dict[str, Any] = {"index": 0, "function": function}
-    if at == 0:
-        call |= {"id": f"call-{random.random()}", "type": "function"}
-        function["name"] = "look"
-    return {"tool_calls": [call]}
-
-
-def completion(groups: Groups, node: int) -> Iterator[bytes]:
-    """A completion's stream, with ids and log probabilities."""
-    head = {"id": f"cmpl-{node}", "object": "text_completion", "created": 10 + node, "model": "m"}
-    for group in groups:
-        lists = {"tokens": [WORDS[at] for at in group], "token_logprobs": [-1.0 * at for at in group]}
-        said = {"text": "".join(WORDS[at] for at in group), "logprobs": lists, "token_ids": list(group)}
-        prompt = {"prompt_token_ids": [7] if group[0] == 0 else None}
-        last = "length" if group[-1] == len(WORDS) - 1 else None
-        yield named(0, group) + event({**head, "choices": [{"index": 0, **said, **prompt, "finish_reason": last}]})
-    yield DONE
-
-
-def typed(path: str, node: int) -> Iterator[bytes]:
-    return TypedAnswer(path, {"request_id": "resp_r"}, len(WORDS), node, names=True).stream()
-
-
-KINDS: dict[str, Callable[[Groups, int], Iterator[bytes]]] = {
-    "chat": lambda groups, node: chat(groups, node, lambda text, _: {"content": text}),
-    "several": lambda groups, node: chat(groups, node, lambda text, _: {"content": text}, n=3),
-    "reasoning": lambda groups, node: chat(groups, node, lambda text, at: {"reasoning" if at < 4 else "content": text}),
-    "tool": lambda groups, node: chat(groups, node, call_of),
-    "completion": completion,
-    "message": lambda _, node: typed("/v1/messages", node),
-    "response": lambda _, node: typed("/v1/responses", node),
-}
-DIALECTS: dict[str, type] = {"message": MessageEvents, "response": ResponseEvents}
-
-
-AnyRecord = AnswerRecord | ShortRecord
-
-
-def record_of(kind: str, *, is_short: bool = False) -> AnyRecord:
-    made = ShortRecord if is_short else AnswerRecord
-    return made(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
+from tests.unit.proxy.resume.answers_in_pieces import (
+    DIALECTS,
+    DONE,
+    KINDS,
+    ONE_BY_ONE,
+    WORDS,
+    Groups,
+    begun,
+    chat,
+    event,
+    named,
+    record_of,
+    typed,
+    unnamed,
+)
 
 
 def plain(stream: bytes) -> bytes:
@@ -145,15 +75,6 @@ def test_the_first_legs_events_pass_as_they_came(kind: str) -> None:
 
         assert b"".join(record.take(whole[at : at + size]) for at in range(0, len(whole), size)) == unnamed(whole)
         assert record.start() == ((*range(first, first + len(WORDS)),),) * (3 if kind == "several" else 1)
-
-
-def begun(count: int = 3) -> AnyRecord:
-    """A chat of which so many events have come, and a further leg begins."""
-    record = record_of("chat")
-    for one in list(KINDS["chat"](ONE_BY_ONE, 1))[:count]:
-        record.take_event(one)
-    record.begin_leg()
-    return record
 
 
 @pytest.mark.parametrize(
@@ -264,59 +185,6 @@ def test_what_is_no_event_of_vllms_passes() -> None:
         assert record.take_event(odd) == odd
     with pytest.raises(CannotFollowError):
         record.start()
-
-
-@pytest.mark.parametrize(("code", "is_nodes"), [(500, True), (400, False)])
-def test_an_error_event(code: int, is_nodes: bool) -> None:
-    """A node's own failure breaks the stream; what follows is dropped. A client's fault is an answer."""
-    error = event({"error": {"message": "no", "code": code}})
-    record = record_of("chat")
-    said = list(KINDS["chat"](ONE_BY_ONE, 1))
-
-    passed = record.take(said[0] + said[1] + error + said[2])
-
-    assert (record.broken is not None) == is_nodes
-    assert (error in passed) == (not is_nodes)
-    assert (b"quoted" in passed) == (not is_nodes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "said", "how"),
-    [
-        ("message", b'event: error\ndata: {"error": {"type": "internal_error"}}\n\n', FailureKind.STATUS),
-        ("message", b'event: error\ndata: {"error": {"type": "invalid_request_error"}}\n\n', None),
-        ("message", b"event: error\ndata: {}\n\n", FailureKind.STATUS),
-        ("message", b"event: error\ndata: {\n\n", FailureKind.PROTOCOL),
-        ("response", b'event: error\ndata: {"error": {"code": 500}}\n\n', FailureKind.STATUS),
-        ("response", b'event: error\ndata: {"code": "server_error"}\n\n', FailureKind.STATUS),
-        ("response", b'event: error\ndata: {"code": "invalid_request_error"}\n\n', None),
-        ("response", b'event: error\ndata: {"error": {"code": 499}}\n\n', None),
-        (
-            "response",
-            b'event: response.failed\ndata: {"response": {"error": {"code": "server_error"}}}\n\n',
-            FailureKind.STATUS,
-        ),
-        ("response", b"event: response.failed\ndata: []\n\n", FailureKind.PROTOCOL),
-        ("chat", b'data: {"error": "no"}\n\n', None),
-        ("chat", b'data: {"error": {\n\n', FailureKind.PROTOCOL),
-    ],
-)
-def test_an_error_event_of_any_dialect(kind: str, said: bytes, how: FailureKind | None) -> None:
-    """One that cannot be read is a node's own failure, too; a client's fault ends its stream."""
-    record = record_of(kind)
-
-    assert record.take_event(said) == (b"" if how else said)
-    assert (record.broken.how if isinstance(record.broken, StreamBrokenError) else None) is how
-    assert record.done == (how is None)
-
-
-def test_a_further_node_that_refuses() -> None:
-    """Is no answer to the client, which has part of one."""
-    record = begun()
-    record.take(event({"error": {"message": "no", "code": 400}}))
-
-    assert isinstance(record.broken, StreamBrokenError)
-    assert record.broken.how is FailureKind.REFUSED
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.events import parse
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.rules import CannotFollowError
-from tests.unit.proxy.resume.test_record import KINDS, ONE_BY_ONE, event, named, record_of, unnamed
+from tests.unit.proxy.resume.answers_in_pieces import KINDS, ONE_BY_ONE, event, named, record_of, unnamed
 
 
 def said(text: str, **more: Any) -> bytes:
