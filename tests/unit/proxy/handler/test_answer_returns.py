@@ -1,7 +1,7 @@
 """Which answers are returned, how many at once, and what waits or is dropped."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -84,8 +84,16 @@ Make = Callable[..., Returns]
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    return lambda **settings: Returns(monkeypatch, **settings)
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    made: list[Returns] = []
+
+    def make_one(**settings: Any) -> Returns:
+        made.append(Returns(monkeypatch, **settings))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        await one.made.stop()
 
 
 async def test_an_answer_returns_with_all_its_tokens_but_the_last(make: Make, caplog: pytest.LogCaptureFixture) -> None:
