@@ -109,6 +109,26 @@ MUTATIONS: Final = [
         ("max(stats.num_local_cached_tokens, cached_on_prefill_tokens)", "cached_on_prefill_tokens"),
     ),
     *_of(
+        "proxy/request/leg_bodies.py",
+        f"{UNIT}/proxy/request/test_leg_bodies.py",
+        ('        "stop",\n        "stream",', '        "stream",'),
+    ),
+    *_of(
+        "node/http/asgi.py",
+        f"{UNIT}/node/http/test_asgi.py",
+        ('_KINDS.get(status, "invalid_request_error")', "_KINDS.get(status)"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/prefill.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_first_token.py",
+        ('self._sampling = "" if self._has_states else sampling', "self._sampling = sampling"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/decode.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_first_token.py",
+        ('self._sampling = "" if have_states(groups) else sampling', "self._sampling = sampling"),
+    ),
+    *_of(
         "kv_connector/scheduler_side/decode.py",
         f"{UNIT}/kv_connector/test_scheduler_decode.py {UNIT}/kv_connector/test_scheduler_groups.py {UNIT}/kv_connector/test_scheduler_states.py {UNIT}/kv_connector/scheduler_side",
         ("(missing == 1 and not tracked.wants_first)", "missing == 1"),

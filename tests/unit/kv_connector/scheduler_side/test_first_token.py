@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
+from baton.kv_connector.layout.groups import STATE, Group
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.scheduler_side import client_tokens
 from baton.kv_connector.scheduler_side.client_tokens import tokens_of_client
@@ -225,6 +226,15 @@ def test_an_engine_with_another_scheduler_starts_with_no_tokens(make_decode: Mak
     assert "baton_start" not in req.__dict__
     assert side.snapshot()["first_tokens"] == ""
     assert side.snapshot()["refused"] == {"start": 1}
+
+
+def test_an_engine_with_recurrent_layers_starts_with_no_tokens_and_sends_none(make_decode: MakeDecode) -> None:
+    for groups, said in (((Group(), STATE), ""), ((Group(), Group(9)), "d")):
+        made = (
+            make_decode(sampling="d", groups=groups),
+            PrefillScheduler(SECRET, BLOCK_TOKENS, sampling="d", groups=groups),
+        )
+        assert [side.snapshot()["first_tokens"] for side in made] == [said, said]
 
 
 @pytest.mark.parametrize(

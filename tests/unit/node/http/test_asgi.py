@@ -1,8 +1,10 @@
 """A body that is read once and given out again, and answers in JSON."""
 
+import json
+
 import pytest
 
-from baton.node.http.asgi import header, read_body, replay, send_json
+from baton.node.http.asgi import header, read_body, replay, send_error, send_json
 from tests.support.asgi import Exchange, body_of, http
 
 
@@ -48,3 +50,23 @@ async def test_an_answer_says_its_length() -> None:
 
     assert (exchange.status, exchange.body) == (203, b'{"a": 1}')
     assert exchange.headers == {"content-type": "application/json", "content-length": "8", "x-own": "1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "invalid_request_error"),
+        (503, "service_unavailable"),
+    ],
+)
+async def test_an_error_has_openais_shape(status: int, kind: str) -> None:
+    exchange = Exchange(http("POST", "/"))
+
+    await send_error(exchange.send, status, "no", [(b"retry-after", b"1")])
+
+    assert (exchange.status, exchange.headers["retry-after"]) == (status, "1")
+    assert json.loads(exchange.body)["error"] == {"message": "no", "type": kind, "param": None, "code": status}

@@ -10,6 +10,17 @@ from baton.proxy.request.leg_bodies import decode_body, prefill_body, relayed_bo
 from baton.proxy.request.parse import parse
 
 PARAMS = {"baton": {"id": "x"}}
+ANSWER_ONLY = (
+    "best_of echo repetition_detection request_id return_prompt_text return_token_ids return_tokens_as_token_ids stop"
+    " stream_interval stream_options"
+)
+ANSWER_ONLY_OF_RESPONSES = (
+    "background enable_response_messages include_reasoning max_tool_calls metadata request_id stop stream_options"
+)
+SAMPLING = (
+    "allowed_token_ids bad_words frequency_penalty include logit_bias logprob_token_ids logprobs min_p min_tokens presence_penalty"
+    " repetition_penalty seed stop_token_ids structured_outputs temperature top_k top_logprobs top_p"
+)
 PROMPT_FIELDS: dict[str, Any] = {
     "model": "lora-1",
     "messages": [{"role": "user", "content": "ü"}],
@@ -65,7 +76,7 @@ def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> Non
 
     assert (sent["min_tokens"], sent["temperature"], sent["seed"], sent["top_logprobs"]) == (1, 0.7, 3, 2)
     assert (sent["max_tokens"], sent["stream"], sent["n"]) == (1, False, 1)
-    assert not {"stop", "stream_options", "echo"} & set(sent)
+    assert "stream_options" not in sent
     assert {name: sent[name] for name in PROMPT_FIELDS} == PROMPT_FIELDS
 
 
@@ -75,6 +86,28 @@ def test_no_least_number_of_tokens_stays_none(least: float | None) -> None:
     sent = leg(COMPLETIONS, {"prompt": "a", "min_tokens": least}, first_token=True)
 
     assert sent["min_tokens"] == least
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "prompt", "left_out"),
+    [
+        (COMPLETIONS, {"prompt": "a"}, ANSWER_ONLY),
+        (CHAT, {"messages": []}, ANSWER_ONLY),
+        (RESPONSES, {"input": "a"}, ANSWER_ONLY_OF_RESPONSES),
+        (MESSAGES, {"messages": [], "max_tokens": 9}, "metadata stop_sequences"),
+    ],
+)
+def test_a_prefill_leg_is_without_what_only_shapes_the_answer(
+    endpoint: str, prompt: dict[str, Any], left_out: str
+) -> None:
+    sampling, asked = {*SAMPLING.split()}, {*SAMPLING.split(), *left_out.split()}
+
+    first, other = (
+        leg(endpoint, {**prompt, **dict.fromkeys(asked)}, first_token=is_first) for is_first in (True, False)
+    )
+
+    assert first.keys() & asked == sampling
+    assert other.keys() & asked == {"temperature"}
 
 
 def test_a_completion_is_not_given_chat_fields() -> None:
