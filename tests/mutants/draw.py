@@ -13,8 +13,11 @@ from typing import Final
 
 FOLDERS: Final = (
     *("kv_connector/handoff", "kv_connector/layout", "kv_connector/scheduler_side", "kv_connector/worker_side"),
+    *("kv_connector/engine", "kv_connector/control", "kv_connector/protocol", "kv_connector/vllm_compat"),
     *("proxy/planning", "proxy/handler", "proxy/resume", "proxy/http", "proxy/admission", "proxy/request"),
-    *("node/http", "model_runner/tokens"),
+    *("proxy/nodes", "proxy/routing", "proxy/response", "proxy/auth", "proxy/http_server", "proxy/workers"),
+    *("node", "node/http", "node/connector", "model_runner/tokens", "model_runner/runner", "model_runner/pipeline"),
+    "contracts",
 )
 OPPOSITES: Final[dict[type[ast.cmpop], str]] = {
     ast.Lt: "<=",
@@ -52,6 +55,8 @@ class Drawn:
         """The unit tests of its folder, then all that may notice it."""
         folder, room = str(Path(self.file).parent), self.file.partition("/")[0]
         own = f"tests/unit/{folder}"
+        if room == "contracts":
+            return (own,), ("tests/unit",)
         explorer = ("tests/explorer",) if room == "kv_connector" else ()
         return (own,), (f"tests/unit/{room}", *explorer, f"tests/integration/{room}")
 
@@ -61,7 +66,7 @@ def draw(root: Path, count: int, seed: int, words: list[str]) -> list[Drawn]:
     chance = random.Random(seed)
     by_statement: list[list[Drawn]] = []
     for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*.py")):
+        for path in sorted((root / folder).glob("*.py")):
             file = str(path.relative_to(root))
             if not words or any(word in file for word in words):
                 by_statement += faults_of(file, path.read_text())
@@ -95,6 +100,8 @@ class _Source:
                 not isinstance(value, ast.Constant) or value.value is not None
             ):
                 yield self._fault(statement, value, "None")
+            case ast.Raise():
+                yield self._fault(statement, statement, "pass")
 
     def of_expressions(self, statement: ast.stmt) -> Iterator[Drawn]:
         for node in _expressions(statement):
@@ -106,6 +113,8 @@ class _Source:
                 case ast.BoolOp(op=operator, values=values):
                     other = " or " if isinstance(operator, ast.And) else " and "
                     yield self._fault(statement, node, f"({other.join(f'({self._of(value)})' for value in values)})")
+                    yield self._fault(statement, node, f"({self._of(values[0])})")
+                    yield self._fault(statement, node, f"({self._of(values[-1])})")
                 case ast.UnaryOp(op=ast.Not(), operand=operand):
                     yield self._fault(statement, node, f"bool({self._of(operand)})")
                 case ast.IfExp(test=test):
@@ -144,12 +153,14 @@ def _statements(module: ast.Module) -> Iterator[ast.stmt]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue  # its own statements come with it
             pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
-            if isinstance(node, ast.stmt) and not isinstance(node, ast.Raise | ast.Assert) and not _is_log(node):
+            if isinstance(node, ast.stmt) and not isinstance(node, ast.Assert) and not _is_log(node):
                 yield node
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
     """The expressions of a statement itself, without those of statements in it, and without types."""
+    if isinstance(statement, ast.Raise):
+        return  # its words
     for name, value in ast.iter_fields(statement):
         for field in value if isinstance(value, list) else [value]:
             inside = field.context_expr if isinstance(field, ast.withitem) else field

@@ -24,9 +24,12 @@ def test_what_can_be_wrong_with_a_function() -> None:
     assert {(fault.line, fault.old, fault.new) for fault in faults} == {
         (6, "not self.open and len(é) < LIMIT", "not (not self.open and len(é) < LIMIT)"),
         (6, "not self.open and len(é) < LIMIT", "((not self.open) or (len(é) < LIMIT))"),
+        (6, "not self.open and len(é) < LIMIT", "(not self.open)"),
+        (6, "not self.open and len(é) < LIMIT", "(len(é) < LIMIT)"),
         (6, "not self.open", "bool(self.open)"),
         (6, "len(é) < LIMIT", "(len(é) <= LIMIT)"),
         (6, "len(é)", "(len(é) + 1)"),
+        (7, 'raise ValueError("2")', "pass"),
         (9, "self.sent = copy.put(é, 5)", "pass"),
         (9, "é, 5", "5, é"),
         (9, "5", "(5 + 1)"),
