@@ -49,7 +49,8 @@ async def test_an_outage_of_one_models_decode_nodes_is_its_own() -> None:
 
 async def test_version_and_load_are_those_of_the_nodes_in_vllms_form() -> None:
     """Tools that ask a vLLM server find what they look for; the first page says where the rest is."""
-    async with cluster(decode=2) as running:
+    silent = "http://127.0.0.1:9"  # has said nothing of itself
+    async with cluster(decode=2, also={"decode": (silent,)}, ready=False) as running:
         for node, requests in zip(running.decode, (2, 3), strict=True):
             node.change(versions={"vllm": "0.32.0", "baton": "0.1.0"})
             node._load = (requests, 9)

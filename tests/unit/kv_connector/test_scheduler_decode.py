@@ -90,8 +90,9 @@ def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
 
     tokens, blocks = engine.admit(req, local_tokens=16)
 
-    step = step_output(new=[("r2", [9], 16, 24)])
+    step = step_output(new=[("r2", [9], 16, 24), ("r3", [8], 0, 40)])
     step.scheduled_new_reqs[0].prompt_token_ids = [0] * 40
+    step.scheduled_new_reqs[1].prompt_token_ids = None  # of embeddings
     (reserved,) = engine.side.take_step(step).reserved
     assert engine.side.snapshot()["totals"]["prompt_tokens_computed"] == 24  # of another prompt
     assert tokens == 24
