@@ -27,6 +27,9 @@ from tests.chaos.workload import Reference
 AT_ONCE: Final = 28
 ASKS_ON_S: Final = 1.0  # after the fault
 PHASE_WITHIN_S: Final = 20.0  # of load, until some request was seen in the phase
+FULL_AFTER_S: Final = (
+    5.0  # a crowd is too many for the decode nodes: prompts are computed before there is room, and pushed at once
+)
 PATIENCE_S: Final = 5.0  # beyond the bound, before a client is called hanging
 
 
@@ -60,16 +63,15 @@ class Trial:
     async def run(self, fault: Fault, actor_for: Callable[[str], Actor]) -> Outcome:
         """Bring about one fault on its victim."""
         outcome = Outcome(fault=fault, bound_s=self._bounds.answer_s(fault))
-        crowd = self._crowd()
-        crowd.start(AT_ONCE)
         self._orders.start()
         self._watch.quarantine.forget()
-        moment = await self._moment(crowd, fault.victim, fault.phase)
-        if moment is None:
+        deadline = time.monotonic() + self._bounds.patience * PHASE_WITHIN_S
+        while (moment := await self._moment(crowd := self._crowd(), fault.victim, fault.phase)) is None:
             await crowd.finish(self._bounds.request_timeout_s)
-            await self._orders.stop()
             self._judge(outcome, crowd, time.monotonic())
-            return outcome
+            if time.monotonic() > deadline:
+                await self._orders.stop()
+                return outcome
         outcome.reached, outcome.victim = True, moment.victim
         others = self._others(moment.victim)
         actor = actor_for(moment.victim)
@@ -96,7 +98,8 @@ class Trial:
         return Crowd(url=self._cluster.url, model=self._cluster.stack.model, references=self._references, rng=self._rng)
 
     async def _moment(self, crowd: Crowd, role: str, phase: Phase) -> Moment | None:
-        """Wait until some request is in the phase."""
+        """Start a crowd and wait until some request is in the phase; None: decode nodes are full, and their prompts wait."""
+        crowd.start(AT_ONCE)
         await asyncio.sleep(0.5)  # let the queues fill
         if phase is Phase.ARRIVING:
             member = crowd.draw()
@@ -104,7 +107,7 @@ class Trial:
             crowd.also_wait_for(task)
             await asyncio.sleep(0.1)
             return Moment(member, self._any_server(role))
-        deadline = time.monotonic() + self._bounds.patience * PHASE_WITHIN_S
+        deadline = time.monotonic() + FULL_AFTER_S
         while time.monotonic() < deadline:
             picture = await self._watch.next()
             live = crowd.live()
