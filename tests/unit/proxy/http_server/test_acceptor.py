@@ -1,11 +1,16 @@
 """Accepting connections that are to be encrypted, on real sockets; how a process does it is in `tests/integration`."""
 
 import asyncio
+import errno
+import logging
+import math
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -112,6 +117,63 @@ async def test_a_connection_makes_room_for_one_that_waits_and_is_gone_at_once(
     assert got.startswith(b"HTTP/1.1 200 OK")
     assert there <= served.most
     assert not errors
+
+
+async def test_handshakes_that_have_just_begun_are_given_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another connection waits, and is looked for again a moment later."""
+    monkeypatch.setattr(accept, "UNUSED_S", 3600.0)
+    flood = [socket.create_connection(served.address) for _ in range(served.most + 1)]
+    await until_true(lambda: served.acceptor._timer is not None)
+    ended = [_has_ended(sock) for sock in flood]
+    monkeypatch.setattr(accept, "UNUSED_S", 0.0)
+    await until_true(lambda: _has_ended(flood[0]))
+    for sock in flood:
+        sock.close()
+
+    assert not any(ended)
+
+
+async def test_a_failed_handshake_is_told_but_not_each_of_many(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is a warning, as is the next one after a time without; those between are for debugging."""
+    caplog.set_level(logging.DEBUG, accept.logger.name)
+    served.acceptor._said_s = -math.inf
+    for number, silence_s in enumerate((3600.0, 3600.0, 0.0), 1):
+        monkeypatch.setattr(accept, "_SILENCE_S", silence_s)
+        _, writer = await asyncio.open_connection(*served.address)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await until_true(partial(_has_told, caplog, number))
+        writer.close()
+
+    assert told(caplog) == [(level, "a client's TLS handshake failed") for level in ("WARNING", "DEBUG", "WARNING")]
+
+
+async def test_a_connection_for_which_there_is_no_descriptor_waits_for_one(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays in the kernel's queue, and an operator is told."""
+    failures = [OSError(errno.ENFILE, "Too many open files in system")]
+    listening = served.acceptor._sock
+
+    def accepted() -> tuple[socket.socket, Any]:
+        if failures:
+            raise failures.pop()
+        return listening.accept()
+
+    monkeypatch.setattr(served.acceptor, "_sock", Mock(wraps=listening, accept=accepted))
+    got = await served.ask()
+
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert ("WARNING", "no connection can be accepted") in told(caplog)
+
+
+def _has_told(caplog: pytest.LogCaptureFixture, number: int) -> bool:
+    return len(told(caplog)) == number
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(each.levelname, each.message) for each in caplog.records if each.name == accept.logger.name]
 
 
 def _has_ended(sock: socket.socket) -> bool:

@@ -58,6 +58,18 @@ async def test_a_stream_that_broke_waits_until_there_is_a_connection_for_its_oth
     assert all_.connections == 0
 
 
+async def test_a_stream_that_broke_has_its_other_leg_at_once_where_there_is_a_connection() -> None:
+    """One, which it gives back at its end."""
+    all_, _ = claims(2)
+    claim = all_.claim()
+    with claim:
+        claim.streams()
+        await claim.both_again()
+        await claim.both_again()
+        assert all_.connections == 2
+    assert all_.connections == 0
+
+
 async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
     """Cancelled before its turn, or in the moment of it."""
     all_, _ = claims(2)
@@ -71,6 +83,7 @@ async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
+        assert all_.connections == 2
         all_.give_back(1)
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

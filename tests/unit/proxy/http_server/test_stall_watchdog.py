@@ -1,7 +1,11 @@
 """When a client that does not read is dropped."""
 
 import asyncio
+import fcntl
+import sys
+import termios
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,3 +46,39 @@ async def test_a_client_that_reads_nothing_is_dropped(reads: int, told: list[boo
     made.stop()
 
     assert (dropped, transport.aborted) == (told, bool(told))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel cannot be asked")
+@pytest.mark.parametrize(
+    ("held", "is_dropped"),
+    [
+        ([900, 800, 800, 700, 700], False),
+        ([900, 900], True),
+        ([OSError("closed"), OSError("closed")], True),
+    ],
+)
+async def test_what_the_kernel_still_has_is_unread_too(
+    monkeypatch: pytest.MonkeyPatch, held: list[int | OSError], *, is_dropped: bool
+) -> None:
+    """A slow reader may take long until the transport can write on."""
+    left = iter(held)
+    looked = asyncio.Event()
+
+    def ioctl(descriptor: int, what: int, buffer: bytes) -> bytes:
+        assert (descriptor, what, len(buffer)) == (7, termios.TIOCOUTQ, 4)
+        found = next(left)
+        if left.__length_hint__() == 0:  # type: ignore[attr-defined]
+            looked.set()
+        if isinstance(found, OSError):
+            raise found
+        return found.to_bytes(4, sys.byteorder)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    transport = Transport(unread_bytes=100)
+    monkeypatch.setattr(transport, "get_extra_info", {"socket": Mock(fileno=lambda: 7)}.get)
+    made, dropped = watch(transport)
+    made.start()
+    await asyncio.wait_for(looked.wait(), 20)
+    made.stop()
+
+    assert (dropped, transport.aborted) == ([False] * is_dropped, is_dropped)

@@ -55,6 +55,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     for files, words in (
         (TlsFiles(certificate=missing, key=key), "missing: No such file"),
         (TlsFiles(certificate=certificate, key=missing), "missing: No such file"),
+        (TlsFiles(certificate=Path("no\0name"), key=key), "null byte"),
         (TlsFiles(certificate=empty, key=key), "empty cannot be used"),
         (TlsFiles(certificate=certificate, key=stranger), "KEY_VALUES_MISMATCH"),
         (TlsFiles(certificate=certificate, key=locked), "locked"),
@@ -76,11 +77,11 @@ async def test_a_certificate_and_its_key_are_taken_together(
     try:
         shutil.copy(new_certificate, certificate)
         await until_true(lambda: "cannot be used any more" in caplog.text)
-        amid = tls.context
+        amid, replaced_amid = tls.context, "replaced" in caplog.text
         shutil.copy(new_key, key)
         await until_true(lambda: tls.context is not before)
     finally:
         await tls.stop()
 
-    assert amid is before
+    assert (amid is before, replaced_amid) == (True, False)
     assert "TLS certificate replaced" in caplog.text
