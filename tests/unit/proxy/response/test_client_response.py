@@ -6,7 +6,9 @@ import pytest
 
 from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from baton.proxy.errors import BadGatewayError
+from baton.proxy.nodes.latency_histogram import LatencyHistogram
 from baton.proxy.request.error_format import OPENAI
+from baton.proxy.response import client_response
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
 
@@ -26,6 +28,20 @@ async def test_a_stream_whose_last_bytes_are_sent_gets_no_error_behind_them(*, e
     assert writer.begin.call_count + writer.write.call_count == (2 if ends else 3)
     assert record.broken is not ends
     writer.end.assert_called_once_with()
+
+
+async def test_gaps_between_chunks_are_counted_by_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From what was sent last, the first bytes included; what is empty is not sent."""
+    record, writer = RequestRecord("r", gaps=LatencyHistogram((1.0, 2.0))), Mock()
+    monkeypatch.setattr(client_response, "perf_counter", iter([10.0, 10.5, 12.0, 15.0]).__next__)
+    client = ClientResponse(Mock(), writer, Mock(), record)
+    client.begin_stream(200, [], b"first")
+    for chunk in (b"second", b"", b"third", b"fourth"):
+        assert client.write(chunk)
+
+    assert (list(record.gaps.counts), record.gaps.sum_s) == ([1, 1, 1], 5.0)
+    assert (record.stream_began_s, record.sent_s) == (10.0, 15.0)
+    assert writer.write.call_count == record.chunks == 3
 
 
 @pytest.mark.parametrize(("last", "opening"), [(b"data: 1\n\n", b""), (b"data: 1", b"\n\n")])

@@ -38,7 +38,20 @@ async def test_what_is_no_stream_is_not_written_into_one() -> None:
     assert client.mock_calls == []
 
 
-async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRecord:
+async def test_a_client_that_is_slow_with_the_first_bytes_is_waited_for() -> None:
+    """Nothing more is read of the node before."""
+    client = Mock(record=RequestRecord("r"), wait_writable=AsyncMock())
+    client.begin_stream.return_value = False
+    answer = Mock(is_stream=True, status=200, headers=[], is_over=False)
+    answer.pour = AsyncMock(side_effect=lambda *_: client.wait_writable.assert_awaited_once_with())
+
+    await relay(Opened(answer, END_OF_STREAM), client, Mock(record=None, broken=None))
+
+    assert answer.pour.await_count == 1
+    client.end.assert_called_once_with()
+
+
+async def passed(chunks: list[bytes], *, recomputed: bool = False, says: bytes = b"") -> RequestRecord:
     """Relay a stream that comes in these pieces, and passes through nothing; return what is known of it.
 
     The client gets its end with the last piece, and no piece before.
@@ -54,7 +67,7 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRec
         ends.append(is_end)
         return True
 
-    headers = [(REASON_HEADER.encode(), b"it says why")] if recomputed else []
+    headers = [(REASON_HEADER.encode(), says)] if says else []
     record = RequestRecord("r")
     record.path = DISAGGREGATED
     opened = Mock(first=first, recomputed=recomputed)
@@ -86,10 +99,17 @@ async def test_a_stream_without_its_last_event_has_broken(missing: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recomputed", "path", "reason"), [(True, RECOMPUTED, "it says why"), (False, DISAGGREGATED, "")]
+    ("recomputed", "says", "path", "reason"),
+    [
+        (True, b"it says why", RECOMPUTED, "it says why"),
+        (True, b"", RECOMPUTED, "the decode node computed the prompt itself"),
+        (False, b"it says why", DISAGGREGATED, ""),
+    ],
 )
-async def test_a_decode_node_that_computed_the_prompt_is_believed(path: str, reason: str, *, recomputed: bool) -> None:
+async def test_a_decode_node_that_computed_the_prompt_is_believed(
+    says: bytes, path: str, reason: str, *, recomputed: bool
+) -> None:
     """The client's header says what happened, not what was planned."""
-    record = await passed([b"data: 1\n\n", END_OF_STREAM + b"\n\n"], recomputed=recomputed)
+    record = await passed([b"data: 1\n\n", END_OF_STREAM + b"\n\n"], recomputed=recomputed, says=says)
 
     assert (record.path, record.reason) == (path, reason)
