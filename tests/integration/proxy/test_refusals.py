@@ -11,6 +11,7 @@ from tests.support.fake_answers import MODEL
 
 async def test_requests_that_cannot_be_served_reach_no_node() -> None:
     """The error says what is wrong; no node is bothered."""
+    kinds = {400: "BadRequestError", 404: "NotFoundError", 413: "invalid_request_error"}
     wrong = {
         b"not json": 400,
         b"": 400,
@@ -26,6 +27,7 @@ async def test_requests_that_cannot_be_served_reach_no_node() -> None:
         for content, status in wrong.items():
             got = await running.http.post("/v1/completions", content=content, headers={"x-request-id": "mine"})
             assert (got.status_code, got.json()["error"]["code"]) == (status, status), content[:40]
+            assert got.json()["error"]["type"] == kinds[status], content[:40]
             assert got.headers["x-request-id"] == "mine"
 
         assert running.prefill[0].seen == running.decode[0].seen == []
@@ -44,6 +46,9 @@ async def test_unknown_paths_and_wrong_methods_are_in_openais_shape() -> None:
         for (method, path), status in wrong.items():
             got = await running.http.request(method, path, json=COMPLETION)
             assert (got.status_code, got.json()["error"]["code"]) == (status, status), path
+            kind = "NotFoundError" if "models" in path else "invalid_request_error"
+            assert got.json()["error"]["type"] == kind, path
+            assert got.headers.get("allow") == ("POST" if status == 405 else None), path
 
 
 @pytest.mark.parametrize("how", [b"1.1\r\nconnection: close", b"1.0"])

@@ -23,9 +23,10 @@ def account(key: Key, clock: Clock) -> Account:
 
 
 def refused(asked: Account) -> tuple[Denial, bytes]:
-    """Ask once too often; return why not, and when to come again."""
+    """Ask once too often; return why not, and when to come again. It is counted by the key's name."""
     with pytest.raises(KeyLimitError) as caught:
         asked.enter()
+    assert caught.value.name == asked.name
     return caught.value.denial, dict(caught.value.headers)[b"retry-after"]
 
 

@@ -38,6 +38,12 @@ def test_an_entry_has_a_name_a_key_and_limits() -> None:
     assert (short.requests_at_once, short.requests_per_minute, short.models, short.expires_at_s) == (None,) * 4
 
 
+def test_a_key_in_plain_text_has_as_many_characters_as_are_asked_for() -> None:
+    (key,) = parse("keys: {a: {key: 0123456789abcdef}}")
+
+    assert key.digests == (digest_of(b"0123456789abcdef"),)
+
+
 def test_json_will_do_and_a_key_may_have_two_digests() -> None:
     """The second one is for the time in which clients change over. There may also be no keys."""
     (key,) = parse(json.dumps({"keys": {"a": {"sha256": [DIGEST, OTHER], "expires": "2027-01-31T12:00:00+02:00"}}}))
@@ -67,6 +73,7 @@ def test_a_time_without_a_zone_is_utc(written: str) -> None:
         ("keys: {a: {key: 'with spaces in between it'}}", "'a': 'key' must have"),
         ("keys: {a: {sha256: abc}}", "'a': 'sha256' must be 64 hexadecimal digits"),
         ("keys: {a: {sha256: []}}", "'a': 'sha256' must be"),
+        (f"keys: {{a: {{sha256: [{DIGEST}, abc]}}}}", "'a': 'sha256' must be"),
         (f"keys: {{'a b': {{sha256: {DIGEST}}}}}", "'a b' is no name"),
         (f"keys: {{1: {{sha256: {DIGEST}}}}}", "Expected `str`"),
         (f"keys: {{a: {{sha256: {DIGEST}, limit: 3}}}}", "unknown field `limit`"),
@@ -108,6 +115,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_more_keys_than_can_be_labels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a line of several series."""
     monkeypatch.setattr(key_file, "MAX_KEYS", 1)
+    parse(f"keys: {{a: {{sha256: {DIGEST}}}}}")
 
     with pytest.raises(KeyFileError, match="it has 2 keys, 1 may be"):
         parse(f"keys: {{a: {{sha256: {DIGEST}}}, b: {{sha256: {OTHER}}}}}")

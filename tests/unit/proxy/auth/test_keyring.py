@@ -35,6 +35,7 @@ def ring() -> Keyring:
         ([(b"x-api-key", b"one")], "a"),
         ([(b"x-api-key", b"one"), (b"authorization", b"Bearer two")], "b"),
         ([(b"authorization", b"Basic xyz"), (b"x-api-key", b"one")], "a"),
+        ([(b"x-api-key", b"one"), (b"x-api-key", b"two")], "a"),
     ],
 )
 def test_a_key_opens_its_account(ring: Keyring, headers: Headers, name: str) -> None:

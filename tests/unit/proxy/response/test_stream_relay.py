@@ -7,7 +7,7 @@ from unittest.mock import ANY, AsyncMock, Mock, call
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
-from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.errors import FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.planning.outcome import Opened
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.response.stream_relay import END_OF_STREAM, relay
@@ -32,9 +32,10 @@ async def test_what_is_no_stream_is_not_written_into_one() -> None:
     client = Mock(record=RequestRecord("r"))
     client.record.status = 200
 
-    with pytest.raises(StreamBrokenError, match="no stream"):
+    with pytest.raises(StreamBrokenError, match="no stream") as caught:
         await relay(Opened(Mock(is_stream=False, status=200, headers=[]), b"{}"), client, Mock())
 
+    assert caught.value.how is FailureKind.PROTOCOL
     assert client.mock_calls == []
 
 
@@ -94,8 +95,26 @@ async def test_the_last_event_is_known_however_it_is_cut(line_end: bytes) -> Non
 async def test_a_stream_without_its_last_event_has_broken(missing: int) -> None:
     """However clean its end looks."""
     chunk = END_OF_STREAM[:-missing]
-    with pytest.raises(StreamBrokenError):
+    with pytest.raises(StreamBrokenError) as caught:
         await passed([b'data: {"a": 1}\n\n', chunk or b"\n"])
+    assert caught.value.how is FailureKind.DISCONNECT
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_connection_that_fails_breaks_only_a_stream_without_its_end(*, ends: bool) -> None:
+    """How it failed is told of the stream."""
+    broke = UpstreamError(FailureKind.TIMEOUT, "it is silent")
+    answer = Mock(is_stream=True, status=200, headers=[], is_over=False, pour=AsyncMock(side_effect=broke))
+    client = Mock(record=RequestRecord("r"))
+    relaying = relay(Opened(answer, END_OF_STREAM if ends else b"data: 1"), client, Mock(record=None, broken=None))
+
+    if ends:
+        await relaying
+    else:
+        with pytest.raises(StreamBrokenError, match="it is silent") as caught:
+            await relaying
+        assert caught.value.how is FailureKind.TIMEOUT
+    assert client.end.called is ends
 
 
 @pytest.mark.parametrize(
