@@ -149,12 +149,21 @@ async def test_a_failed_handshake_is_told_but_not_each_of_many(
     assert told(caplog) == [(level, "a client's TLS handshake failed") for level in ("WARNING", "DEBUG", "WARNING")]
 
 
-async def test_a_connection_for_which_there_is_no_descriptor_waits_for_one(
-    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("failure", "is_told"),
+    [(OSError(errno.ENFILE, "Too many open files in system"), True), (ConnectionAbortedError(), False)],
+    ids=["no descriptor", "a client that has left"],
+)
+async def test_a_connection_that_cannot_be_accepted_keeps_no_other_out(
+    served: Served,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: OSError,
+    *,
+    is_told: bool,
 ) -> None:
-    """It stays in the kernel's queue, and an operator is told."""
-    failures = [OSError(errno.ENFILE, "Too many open files in system")]
-    listening = served.acceptor._sock
+    """Without a descriptor all wait for one in the kernel's queue, and an operator is told."""
+    failures, listening = [failure], served.acceptor._sock
 
     def accepted() -> tuple[socket.socket, Any]:
         if failures:
@@ -163,10 +172,11 @@ async def test_a_connection_for_which_there_is_no_descriptor_waits_for_one(
 
     monkeypatch.setattr(served.acceptor, "_sock", Mock(wraps=listening, accept=accepted))
     got = await served.ask()
+    has_paused = served.acceptor._timer is not None
 
     assert got.startswith(b"HTTP/1.1 200 OK")
-    assert told(caplog) == [("WARNING", "no connection can be accepted")]
-    assert served.acceptor._timer is not None  # it was looked for after a pause
+    assert told(caplog) == [("WARNING", "no connection can be accepted")] * is_told
+    assert has_paused is is_told
 
 
 def _has_told(caplog: pytest.LogCaptureFixture, number: int) -> bool:
