@@ -35,6 +35,7 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
         await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
         await self.lifespan.shutdown()
+        assert not self.lifespan.should_exit, "the application failed while it stopped"
 
 
 class Listening:

@@ -67,7 +67,7 @@ async def test_a_node_is_drained_and_taken_back() -> None:
         drained = await running.admin("POST", f"{NODES}/drain", json={"url": node.url})
         without = [await running.complete() for _ in range(4)]
         seen = len(node.seen)
-        ready = (await running.http.get("/ready")).json()
+        ready = await running.http.get("/ready")
         await running.admin("POST", f"{NODES}/drain", json={"url": other.url})
         not_ready, refused = await running.http.get("/ready"), await running.complete()
         for each in (node, other):
@@ -77,7 +77,8 @@ async def test_a_node_is_drained_and_taken_back() -> None:
     assert drained.json()["nodes"][0]["state"] == "draining"
     assert {each.status_code for each in (*without, *again)} == {200}
     assert (seen, len(node.seen)) == (0, 2)
-    assert [each["state"] for each in ready["nodes"] if each["url"] == node.url] == ["draining"]
+    assert ready.status_code == 200
+    assert [each["state"] for each in ready.json()["nodes"] if each["url"] == node.url] == ["draining"]
     assert (not_ready.status_code, not_ready.json()["reasons"]) == (503, ["no decode node is ready"])
     assert refused.status_code == 503
 

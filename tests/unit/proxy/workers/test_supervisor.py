@@ -164,6 +164,16 @@ def test_a_worker_ends_with_the_status_of_what_it_serves(
     assert (supervisor._woken.fileno(), supervisor._waker.fileno()) == (-1, -1)
 
 
+def test_a_worker_whose_supervisor_is_gone_before_it_serves_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells it only of a death that is still to come."""
+    monkeypatch.setattr(module, "ctypes", Mock())
+    monkeypatch.setattr(os, "getppid", lambda: 10)
+    module._end_with(10)
+
+    with pytest.raises(SystemExit):
+        module._end_with(9)
+
+
 def test_what_can_be_read_is_returned_however_large_its_descriptor_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is waited for in seconds."""
     polled = Mock()
