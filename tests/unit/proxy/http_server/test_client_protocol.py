@@ -138,6 +138,42 @@ async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
     assert bool(transport.unread_bytes) == asks
 
 
+async def test_a_stopping_proxy_ends_the_answer_that_is_under_way(
+    made: ClientProtocol, app: App, transport: Transport
+) -> None:
+    made.data_received(REQUEST)
+    made.shutdown()
+    closed_at_once = transport.closing
+    app.go.set()
+    await until_true(lambda: transport.closing)
+
+    assert not closed_at_once
+    assert transport.written.endswith(b"ok")
+
+
+async def test_a_client_that_does_not_keep_up_is_waited_for(transport: Transport) -> None:
+    """The writer says so at each chunk, until it has read enough."""
+    found: list[bool] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        writer = writer_of(scope)
+        served.pause_writing()
+        found.append(writer.begin(200, [], b"first"))
+        waiting = asyncio.create_task(writer.wait_writable())
+        await asyncio.sleep(0)
+        found.append(waiting.done())
+        served.resume_writing()
+        await waiting
+        found.append(writer.write(b"second"))
+        writer.end()
+
+    served = connected(app, transport)
+    served.data_received(REQUEST)
+    await until_true(lambda: len(found) == 3)
+
+    assert found == [False, False, True]
+
+
 @pytest.mark.parametrize(("first", "ends"), [(b"first", False), (b"", False), (b"first", True)])
 async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_request(
     transport: Transport, first: bytes, *, ends: bool
