@@ -1,7 +1,7 @@
 """What the guard before a route does with a request; how it is with sockets: `tests/integration/proxy/test_api_keys.py`."""
 
 from contextlib import nullcontext
-from unittest.mock import AsyncMock, MagicMock, Mock
+from unittest.mock import ANY, AsyncMock, MagicMock, Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -28,8 +28,12 @@ async def test_the_body_of_a_refused_request_is_read_only_where_the_answer_would
     keyring, counted = Keyring(counts_of(None)), AccessMetrics(CollectorRegistry())
     guard = kind(app, lambda _: "/route", keyring, counted, telemetry=telemetry, claims=Mock())
 
-    await guard({"headers": headers, "path": "/route", "http_version": "1.1"}, Mock(), order.send)
+    scope = {"headers": [(b"x-request-id", b"r1"), *headers], "path": "/route", "http_version": "1.1"}
+
+    await guard(scope, Mock(), order.send)
 
     assert [name for name, *_ in order.method_calls] == ["discard"] * is_read + ["send", "send"]
-    assert order.send.call_args_list[0].args[0]["status"] == 401
+    head = order.send.call_args_list[0].args[0]
+    assert (head["status"], dict(head["headers"])[b"x-request-id"]) == (401, b"r1")
+    telemetry.recording.assert_called_once_with("/route", scope, ANY)
     app.assert_not_awaited()

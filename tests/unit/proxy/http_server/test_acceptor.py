@@ -119,6 +119,13 @@ async def test_a_connection_makes_room_for_one_that_waits_and_is_gone_at_once(
     assert not errors
 
 
+async def test_a_handshake_may_take_only_so_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no other connection wants in."""
+    monkeypatch.setattr(accept, "HANDSHAKE_S", 0.05)
+    with socket.create_connection(served.address) as silent:
+        await until_true(lambda: _has_ended(silent))
+
+
 async def test_handshakes_that_have_just_begun_are_given_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another connection waits, and is looked for again a moment later."""
     monkeypatch.setattr(accept, "UNUSED_S", 3600.0)
