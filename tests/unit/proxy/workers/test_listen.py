@@ -76,7 +76,7 @@ class Bound(socket.socket):
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6")
 def test_an_ipv6_address_leaves_the_ipv4_one_to_another_socket() -> None:
-    sock = listen._bound((socket.AF_INET6, ("::1", 0)), shared=False)
+    sock = listen._bound((socket.AF_INET6, ("::", 0)), shared=False)
     only = sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
     sock.close()
 
