@@ -1,6 +1,9 @@
 """What workers count together."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from baton.proxy.auth.counts import counts_of
 from baton.proxy.workers.slot import WorkerSlot
@@ -23,6 +26,23 @@ def test_workers_see_each_others_requests(tmp_path: Path) -> None:
     assert (second.until_s, other.until_s) == (12.5, 0.0)
     successor = counts_of(slot(tmp_path, 0))("a")
     assert (successor.inside, successor.own, successor.until_s) == (1, 0, 12.5)
+
+
+def test_what_is_shared_keeps_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the file of keys may add some."""
+    opened, really = list[int](), os.open
+
+    def opening(path: Path, flags: int, mode: int) -> int:
+        opened.append(really(path, flags, mode))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", opening)
+    counts = counts_of(slot(tmp_path, 0))("a")
+    counts.add(1)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+    assert counts.own == len(opened) == 1
 
 
 def test_alone_nothing_is_shared() -> None:

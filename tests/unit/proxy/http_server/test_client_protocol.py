@@ -71,16 +71,18 @@ async def test_a_closing_connection_is_watched_to_its_end(made: ClientProtocol, 
     assert transport.aborted
 
 
-async def test_a_client_that_has_read_enough_to_be_written_to_is_watched_no_more(
-    made: ClientProtocol, transport: Transport
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_client_is_watched_until_it_has_read_enough_to_be_written_to(
+    made: ClientProtocol, transport: Transport, *, reads: bool
 ) -> None:
     """A stream may add nothing for long; what is left then, below the bound, need not be read."""
     transport.unread_bytes = 1000
     made.pause_writing()
-    made.resume_writing()
+    if reads:
+        made.resume_writing()
     await asyncio.sleep(0.2)
 
-    assert not transport.aborted
+    assert transport.aborted is not reads
 
 
 @pytest.mark.usefixtures("_short_heads")
@@ -148,6 +150,7 @@ async def test_a_stopping_proxy_ends_the_answer_that_is_under_way(
     await until_true(lambda: transport.closing)
 
     assert not closed_at_once
+    assert b"\r\nconnection: close\r\n" in transport.written  # it did not just stay idle for too long
     assert transport.written.endswith(b"ok")
 
 
