@@ -25,7 +25,8 @@ async def test_a_stream_whose_last_bytes_are_sent_gets_no_error_behind_them(*, e
 
     await client.fail(BadGatewayError("it is late"))
 
-    assert writer.begin.call_count + writer.write.call_count == (2 if ends else 3)
+    writer.begin.assert_called_once_with(200, [(b"x-request-id", b"r")], b"data: 1\n\n", ends=False)
+    assert writer.write.call_count == (1 if ends else 2)
     assert record.broken is not ends
     writer.end.assert_called_once_with()
 
@@ -87,3 +88,19 @@ async def test_an_error_before_the_first_byte_is_an_answer_of_its_own() -> None:
         REASON_HEADER.encode(): b"it is",
         TRANSFER_HEADER.encode(): b"t",
     }
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [(((b"retry-after", b"1"),), b"application/json"), (((b"content-type", b"text/plain"),), b"text/plain")],
+)
+async def test_an_error_says_what_its_body_is_unless_a_node_has_said_it(
+    headers: tuple[tuple[bytes, bytes], ...], kind: bytes
+) -> None:
+    sent, error = AsyncMock(), BadGatewayError("it is gone")
+    error.headers = headers
+    await ClientResponse(sent, Mock(has_end=False), Mock(), RequestRecord("r")).fail(error)
+
+    found = sent.call_args_list[0].args[0]["headers"]
+    assert [value for name, value in found if name == b"content-type"] == [kind]
+    assert set(headers) <= set(found)
