@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, NODE_PATH
+from baton.node import drain as drain_module
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
-from baton.node.drain import Drain, nothing
+from baton.node.drain import Drain, StopSignals, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from tests.support.asgi import Exchange, Recorder, body_of, http
 from tests.unit.node.gate import COMPLETIONS, SECRET, gate
@@ -87,10 +88,13 @@ async def test_a_silent_connector_is_waited_for_as_long_as_anything_else(*, goes
     assert len(asked) > 5
 
 
-async def test_asked_again_it_stops_at_once() -> None:
+async def test_asked_again_it_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first time on, an engine that dies has been told to."""
+    monkeypatch.setattr(drain_module, "STOP_SIGNALS", signals := StopSignals())
     node = Node()
     with node.drain.request():
         node.drain.ask()
+        assert signals.received
         assert await node.still_runs()
         node.drain.ask()
         await node.wait_stopped()

@@ -1,5 +1,6 @@
 import os
 import runpy
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
 from baton.model_runner import choose
 from baton.node import middleware, server
+from baton.node.drain import StopSignals
+from baton.node.errors import StartRefusedError
 from baton.node.startup import checks
 from tests.support.ports import free_port
 
@@ -136,6 +139,38 @@ def test_being_stopped_while_starting_is_no_crash(
     assert stopped.value.code == 130
 
 
+@pytest.mark.parametrize(("watched", "told", "status"), [(True, False, 1), (True, True, None), (False, False, None)])
+def test_a_server_that_ends_by_itself_ends_the_node_with_status_1(
+    config: BatonConfig,
+    vllm: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    watched: bool,
+    told: bool,
+    status: int | None,
+) -> None:
+    """VLLM's server returns in order when its engine dies; one that was told to stop, or never served, did not fail."""
+    monkeypatch.setattr(server, "STOP_SIGNALS", signals := StopSignals())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "siginterrupt", lambda *_: None)
+    if watched:
+        signals.watch()
+    if told:
+        signals.record_stop()
+
+    try:
+        server.run("decode", config, tmp_path)
+        ended = None
+    except SystemExit as stopped:
+        ended = stopped.code
+
+    assert len(vllm) == 1
+    assert ended == status
+    assert ("decode node: vLLM's server ended by itself" in capsys.readouterr().err) == (status is not None)
+
+
 @pytest.mark.usefixtures("vllm")
 def test_an_older_vllm_is_run_as_a_script(config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server had no other entry. No exception is being handled then: the connector looks for one in the engine."""
@@ -179,6 +214,11 @@ def test_a_machine_that_vllm_or_the_transport_cannot_serve_is_refused_before_a_m
             server.run("decode", config, tmp_path)
         assert stopped.value.code == 2
         assert words in capsys.readouterr().err
+
+    monkeypatch.setattr(checks, "check_transfer_engine", Mock(side_effect=StartRefusedError("no Mooncake")))
+    with pytest.raises(SystemExit):
+        server.run("decode", config, tmp_path)
+    assert capsys.readouterr().err == "decode node: no Mooncake\n"
 
 
 def test_vllm_looks_for_no_process_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
