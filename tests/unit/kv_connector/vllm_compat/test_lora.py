@@ -1,5 +1,6 @@
 """Two nodes agree on an adapter only if both have loaded the same files, and apply them alike."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -114,6 +115,24 @@ def test_files_that_have_not_been_read_are_not_what_was_loaded(tmp_path: Path, h
         with suppress(ValueError), node.loading(ours):
             if how == "the load fails":
                 raise ValueError
+
+    assert node.name_of(ours) != loaded(ours).name_of(ours)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_what_was_loaded(
+    tmp_path: Path, ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where it has its size: the engine has loaded what was there before."""
+    digest = hashlib.file_digest
+
+    def replaced_after(file: Any, kind: Any) -> Any:
+        found = digest(file, kind)
+        written(tmp_path / "a", b"other")
+        return found
+
+    with monkeypatch.context() as during:
+        during.setattr(hashlib, "file_digest", replaced_after)
+        node = loaded(ours)
 
     assert node.name_of(ours) != loaded(ours).name_of(ours)
 
