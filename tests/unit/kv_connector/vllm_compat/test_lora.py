@@ -7,9 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
+from vllm.v1.executor.abstract import Executor
 
 from baton.kv_connector.vllm_compat.lora import Adapters, adapters_of, settings_of, watch
 
@@ -227,11 +229,18 @@ def test_loads_are_seen_where_vllm_makes_them(ours: Any) -> None:
     assert not earlier._loaded
 
 
-def test_an_engine_without_adapters_is_left_alone() -> None:
-    """Nothing of vLLM's is replaced."""
-    from vllm.v1.executor.abstract import Executor
+def test_an_engine_with_adapters_sees_what_it_loads(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without them is left alone: nothing of vLLM's is replaced."""
 
-    before = Executor.add_lora
-    adapters_of(engine_of(None))
+    def before(_self: Executor, _request: Any) -> bool:
+        return True
 
+    monkeypatch.setattr(Executor, "add_lora", before)
+    none = adapters_of(engine_of(None))
     assert Executor.add_lora is before
+    assert none.name_of(ours) == loaded(ours).name_of(ours)
+
+    node = adapters_of(engine_of(SimpleNamespace()))
+    Executor.add_lora(Mock(), ours)
+
+    assert list(node._loaded) == [1]
