@@ -297,6 +297,18 @@ async def test_a_connector_that_finds_no_descriptor_left_is_heard_by_the_next_qu
     assert outcomes.take("a")
 
 
+def test_engines_and_ranks_are_asked_in_the_order_of_their_numbers(runtime_dir: Path) -> None:
+    """Answers are told apart by it. Nothing else in the folder is asked."""
+    ranks = [f"worker-{rank}.{'addr' if rank == 2 else 'sock'}" for rank in range(11)]
+    for name in (*ranks, "worker-0.lock"):
+        (runtime_dir / name).touch()
+    for name in (*(f"dp{engine}" for engine in range(10, 0, -1)), "dpx"):
+        (runtime_dir / name).mkdir()
+
+    assert [path.name for path in worker_sockets(runtime_dir)] == ranks
+    assert engine_dirs(runtime_dir) == [runtime_dir, *(runtime_dir / f"dp{engine}" for engine in range(1, 11))]
+
+
 def test_folders_that_cannot_be_listed_are_no_sign_of_an_engine_that_has_ended(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
