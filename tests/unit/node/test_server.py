@@ -72,6 +72,7 @@ def test_a_checked_node_hands_over_to_vllm(
     [
         ({"model": "/no/such/model"}, "/no/such/model"),
         ({"vllm_args": ("--kv-transfer-config", "{}")}, "--kv-transfer-config"),
+        ({"vllm_args": ("--no-such-flag",)}, "has no flag --no-such-flag"),
         ({"vllm_args": ("-tp", "none")}, "--tensor-parallel-size"),
         ({"advertise_host": "203.0.113.7"}, "203.0.113.7"),
         ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
@@ -96,6 +97,16 @@ def test_a_refusal_is_one_sentence_and_exit_status_2(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("decode node: ")
     assert words in line
+
+
+def test_a_folder_that_cannot_hold_the_sockets_is_refused(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        server.run("decode", config, tmp_path / "nowhere")
+
+    assert "nowhere does not exist" in capsys.readouterr().err
+    assert vllm == []
 
 
 @pytest.mark.usefixtures("vllm")
