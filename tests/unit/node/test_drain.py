@@ -100,8 +100,12 @@ async def test_asked_again_it_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         await node.wait_stopped()
 
 
-async def test_sigterm_drains_and_sigint_ends_it() -> None:
-    """SIGTERM is taken from its earlier handler; when nothing is left, vLLM gets the signal that it still handles."""
+async def test_sigterm_drains_and_sigint_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM is taken from its earlier handler; when nothing is left, vLLM gets the signal that it still handles.
+
+    From then on a server that ends without either has ended by itself.
+    """
+    monkeypatch.setattr(drain_module, "STOP_SIGNALS", signals := StopSignals())
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -109,6 +113,7 @@ async def test_sigterm_drains_and_sigint_ends_it() -> None:
     try:
         drain = Drain(30.0)
         drain.take_signal()
+        assert signals.ended_unasked
         with drain.request():
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.1)
@@ -116,6 +121,7 @@ async def test_sigterm_drains_and_sigint_ends_it() -> None:
             assert not told.is_set()
         async with asyncio.timeout(20):
             await told.wait()
+        assert not signals.ended_unasked
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -210,6 +210,8 @@ async def test_an_outcome_is_known_as_soon_as_it_is_sent(
 
 async def test_a_reservation_is_waited_for_with_a_bound(outcomes: Outcomes, sender: OutcomeSender) -> None:
     """It may have come before, come in time, or not come."""
+    sender.send_reserved("now")
+    assert await outcomes.wait_until_reserved("now", 0)
     sender.send_reserved("before")
     waiting = asyncio.create_task(outcomes.wait_until_reserved("later", 10))
     await asyncio.sleep(0.01)
