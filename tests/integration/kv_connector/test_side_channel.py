@@ -1,6 +1,7 @@
 """The control channel over real sockets."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -182,6 +183,9 @@ def test_ticks_come_by_time_and_by_wake(loops: MakeLoop) -> None:
 
     eventually(lambda: by_wake.ticks >= 2)
     assert by_wake.ticks < 10_000
+    woken_for_ever = zmq.Poller()
+    woken_for_ever.register(woken._wakeup.descriptor, zmq.POLLIN)
+    eventually(lambda: not woken_for_ever.poll(0))
 
 
 def test_a_broken_handler_does_not_end_the_loop(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
@@ -245,6 +249,8 @@ def test_a_wakeup_is_set_and_cleared_any_number_of_times() -> None:
     wakeup.clear()
     assert not poller.poll(0)
     wakeup.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(wakeup.descriptor)
     wakeup.close()
     wakeup.set()
 

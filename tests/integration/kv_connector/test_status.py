@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from baton.kv_connector.control import status_server
+from baton.kv_connector.control.status_endpoints import IpcEndpoint
 from baton.kv_connector.control.status_server import CANCEL, REQUEST, OutcomeSender, StatusServer
 from baton.kv_connector.errors import ConnectorError
 
@@ -143,6 +144,35 @@ def test_a_successor_takes_over_the_path(context: zmq.Context[zmq.Socket[bytes]]
     server.stop()
 
 
+def test_a_place_that_is_taken_for_a_moment_is_opened_as_soon_as_it_is_free(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """After a change of the secret: what listened there before may need a moment to go."""
+    attempts: list[str] = []
+    reopened = threading.Event()
+
+    class Door(IpcEndpoint):
+        look_again_ms = 1
+
+        def open(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+            attempts.append("open")
+            if len(attempts) in (2, 3):
+                raise ConnectorError("in use")
+            return super().open(context)
+
+        def is_outdated(self) -> bool:
+            if len(attempts) == 4:
+                reopened.set()
+            return len(attempts) < 4
+
+    server = StatusServer(tmp_path / "s", lambda: {"alive": True}, door=Door(tmp_path / "s"))
+    server.start()
+
+    assert reopened.wait(10)
+    assert ask(context, tmp_path / "s") == {"alive": True}
+    server.stop()
+
+
 @pytest.mark.parametrize("name", ["missing/s", "x" * 120])
 def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path, name: str) -> None:
     """The message says which path; the server can still be stopped."""
@@ -152,6 +182,12 @@ def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path, name: str) -> None
         server.start()
 
     server.stop()
+
+
+def test_a_path_that_is_too_long_for_outcomes_is_named(tmp_path: Path) -> None:
+    """Else none would ever arrive."""
+    with pytest.raises(ConnectorError, match=r"x{120} is too long for a socket"):
+        OutcomeSender(tmp_path / ("x" * 120))
 
 
 def test_outcomes_without_a_receiver_are_dropped(tmp_path: Path) -> None:
@@ -178,6 +214,7 @@ def test_a_node_that_does_not_read_costs_nothing(tmp_path: Path) -> None:
         assert sent[0]
         assert not sent[-1]
         sender.close()
+        assert not sender.send("t", "recomputed", "")
 
 
 def test_a_transfer_is_told_of_by_id(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:

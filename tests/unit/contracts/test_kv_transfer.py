@@ -9,6 +9,8 @@ from msgspec.structs import replace
 from baton.contracts.kv_transfer import (
     _FLAGS,
     KEY,
+    MAX_GRID,
+    MAX_PEER_CHARS,
     MAX_START_CHOICES,
     MAX_START_TOKENS,
     Grid,
@@ -47,6 +49,9 @@ def changed(params: TransferParams = PARAMS, **fields: Any) -> dict[str, Any]:
         replace(PARAMS, first_token=True, relays=True),
         replace(PARAMS, start=((), (5, 7), ()), start_sent=True),
         replace(PARAMS, start=((5, 7),), start_sent=True, kv_only=True),
+        replace(PARAMS, start=((0, (1 << 31) - 1), *[()] * (MAX_START_CHOICES - 1))),
+        replace(PARAMS, start=((7,) * MAX_START_TOKENS,)),
+        replace(PARAMS, peer="x" * MAX_PEER_CHARS, grids=Grids(Grid(tp=MAX_GRID), Grid(pp=MAX_GRID))),
     ],
 )
 def test_what_is_signed_can_be_verified(params: TransferParams) -> None:

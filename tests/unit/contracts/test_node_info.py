@@ -25,6 +25,7 @@ SIZES = "block_size_tokens: {} here, {} there (give both nodes the same --block-
         # A CPU's blocks of another size would travel in thousands of pieces of some hundred bytes.
         *(((one, CPU), (other, CPU), [SIZES.format(one, other)]) for one, other in ((64, 32), (32, 64), (16, 128))),
         *(((one, GPU), (other, GPU), []) for one, other in ((64, 32), (32, 64), (16, 128))),
+        ((16, GPU), (0, GPU), [SIZES.format(16, 0)]),
     ],
 )
 def test_every_difference_that_matters_is_named_with_both_values(

@@ -15,6 +15,7 @@ def test_keys_differ_by_purpose_and_by_secret() -> None:
     assert len(keys) == 4
     assert all(len(key) == 32 for key in keys)
     assert ours.derive("one") == ClusterSecret(b"a" * 16).derive("one")
+    assert ours == ClusterSecret(b"a" * 16) != theirs
 
 
 def test_the_node_token_is_printable_and_not_the_secret() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from baton.contracts.http import CANCEL_PATH, NODE_PATH
+from baton.node import drain as drain_module
 from baton.node.connector.connector_channel import ConnectorClient, Snapshots
-from baton.node.drain import Drain, nothing
+from baton.node.drain import Drain, StopSignals, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from tests.support.asgi import Exchange, Recorder, body_of, http
 from tests.unit.node.gate import COMPLETIONS, SECRET, gate
@@ -87,17 +88,24 @@ async def test_a_silent_connector_is_waited_for_as_long_as_anything_else(*, goes
     assert len(asked) > 5
 
 
-async def test_asked_again_it_stops_at_once() -> None:
+async def test_asked_again_it_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first time on, an engine that dies has been told to."""
+    monkeypatch.setattr(drain_module, "STOP_SIGNALS", signals := StopSignals())
     node = Node()
     with node.drain.request():
         node.drain.ask()
+        assert signals.received
         assert await node.still_runs()
         node.drain.ask()
         await node.wait_stopped()
 
 
-async def test_sigterm_drains_and_sigint_ends_it() -> None:
-    """SIGTERM is taken from its earlier handler; when nothing is left, vLLM gets the signal that it still handles."""
+async def test_sigterm_drains_and_sigint_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM is taken from its earlier handler; when nothing is left, vLLM gets the signal that it still handles.
+
+    From then on a server that ends without either has ended by itself.
+    """
+    monkeypatch.setattr(drain_module, "STOP_SIGNALS", signals := StopSignals())
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,6 +113,7 @@ async def test_sigterm_drains_and_sigint_ends_it() -> None:
     try:
         drain = Drain(30.0)
         drain.take_signal()
+        assert signals.ended_unasked
         with drain.request():
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.1)
@@ -112,6 +121,7 @@ async def test_sigterm_drains_and_sigint_ends_it() -> None:
             assert not told.is_set()
         async with asyncio.timeout(20):
             await told.wait()
+        assert not signals.ended_unasked
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

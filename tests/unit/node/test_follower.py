@@ -2,8 +2,12 @@
 
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
+import vllm
+from vllm.v1.executor import multiproc_executor
 
 from baton.node import follower
 from baton.node.follower import EXIT_FAILED, Stop
@@ -45,3 +49,27 @@ def test_a_vllm_without_the_parser_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(ImportError, match="parser of its server's arguments"):
         follower._make_parser()
+
+
+@pytest.mark.parametrize(("codes", "status"), [((0, 0), 0), ((0, -9), EXIT_FAILED), ((None, 1), EXIT_FAILED)])
+def test_a_further_host_ends_with_its_ranks_and_says_whether_one_was_lost(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[int | None, ...], status: int
+) -> None:
+    """They serve no HTTP and report to the first host; a SIGTERM leaves it its time to drain, and some more."""
+    ranks = Mock(workers=[SimpleNamespace(proc=SimpleNamespace(exitcode=code)) for code in codes])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ranks.start_worker_monitor.side_effect = lambda *, inline: signal.raise_signal(signal.SIGTERM)
+    engine, executor = MagicMock(), Mock(return_value=ranks)
+    monkeypatch.setattr(vllm, "AsyncEngineArgs", Mock(from_cli_args=lambda arguments: engine), raising=False)
+    monkeypatch.setattr(multiproc_executor, "MultiprocExecutor", executor)
+    monkeypatch.setattr(follower, "_make_parser", lambda: lambda parser: parser)
+
+    with pytest.raises(SystemExit) as ended:
+        follower.follow([], 60.0)
+
+    assert ended.value.code == status
+    assert engine.create_engine_config.call_args.kwargs["headless"]
+    executor.assert_called_once_with(engine.create_engine_config.return_value, monitor_workers=False)
+    ranks.start_worker_monitor.assert_called_once_with(inline=True)
+    ranks.shutdown.assert_called_once_with()
+    assert 60.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60.0 + follower.OUTLIVE_S

@@ -43,7 +43,7 @@ def test_ipc_lock_lifts_the_limit_of_pinned_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capabilities: str, users: str, expected: int
 ) -> None:
     """The kernel asks for it first, so a pod with it needs no `ulimit -l`."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, resource.RLIM_INFINITY))
     (tmp_path / "status").write_text(
         f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t0000000000004000\nSeccomp:\t0\n" if capabilities else ""
     )

@@ -16,12 +16,13 @@ from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
 from baton.contracts.kv_transfer import FIELD, TransferParams, sign, verify
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
-from baton.node.connector.connector_channel import Outcomes
+from baton.node.connector.connector_channel import ConnectorClient, Outcomes
 from baton.node.drain import Drain
 from baton.node.engine_watch import EngineWatch
 from baton.node.http.api import PATHS
 from baton.node.http.asgi import Scope
 from baton.node.http.metrics import ConnectorMetrics
+from baton.node.http.probe import ProbeApi
 from baton.node.middleware import NodeMiddleware, configure
 from tests.fuzz.values import flip_bits, mutate
 from tests.support.asgi import Exchange, Recorder, body_of, http
@@ -128,9 +129,10 @@ async def test_a_scrape_is_answered_by_vllm_with_our_series_in_its_registry(monk
 async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before that the process may still be forked; the application's own messages pass on."""
     calls: list[str] = []
-    for kind in (Outcomes, ConnectorMetrics, EngineWatch):
+    for kind in (Outcomes, ConnectorClient, ConnectorMetrics, EngineWatch):
         for name in ("start", "stop"):
             monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
+    monkeypatch.setattr(ProbeApi, "start", lambda _: calls.append("ProbeApi start"))
     monkeypatch.setattr(Drain, "take_signal", lambda _: calls.append("SIGTERM is ours"))
     monkeypatch.setattr(middleware, "bound_connections", lambda *_: calls.append("connections are bounded"))
     monkeypatch.setattr(middleware, "tap_outputs", lambda: calls.append("vLLM tells of tokens"))
@@ -144,12 +146,15 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
         "vLLM tells of tokens",
         "Outcomes start",
         "ConnectorMetrics start",
+        "ConnectorClient start",
+        "ProbeApi start",
         "SIGTERM is ours",
         "EngineWatch start",
         "connections are bounded",
         "EngineWatch stop",
         "Outcomes stop",
         "ConnectorMetrics stop",
+        "ConnectorClient stop",
     ]
     assert exchange.sent == [starting, ended]
 

@@ -1,5 +1,6 @@
 import os
 import runpy
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ import pytest
 
 from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
 from baton.model_runner import choose
+from baton.model_runner.channel import RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
 from baton.node import middleware, server
+from baton.node.drain import StopSignals
+from baton.node.errors import StartRefusedError
 from baton.node.startup import checks
 from tests.support.ports import free_port
 
@@ -53,11 +57,12 @@ def node(config: BatonConfig, **changes: object) -> BatonConfig:
 def test_a_checked_node_hands_over_to_vllm(
     config: BatonConfig, vllm: list[list[str]], tmp_path: Path, model_runner: str, worker: str
 ) -> None:
-    server.run("decode", node(config, model_runner=model_runner), tmp_path)
+    server.run("decode", node(config, model_runner=model_runner, step_timeout_s=300.0), tmp_path)
 
     ((*arguments,),) = vllm
     assert arguments[arguments.index("--worker-cls") + 1] == f"baton.model_runner.cpu.{worker}"
-    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    told = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", RUNTIME_DIR_VARIABLE: str(tmp_path), STEP_TIMEOUT_VARIABLE: "300.0"}
+    assert told.items() <= os.environ.items()
     assert middleware._configured[0].role == "decode"
     assert "long enough" not in " ".join(arguments)  # the secret: arguments are visible to the whole machine
 
@@ -67,6 +72,7 @@ def test_a_checked_node_hands_over_to_vllm(
     [
         ({"model": "/no/such/model"}, "/no/such/model"),
         ({"vllm_args": ("--kv-transfer-config", "{}")}, "--kv-transfer-config"),
+        ({"vllm_args": ("--no-such-flag",)}, "has no flag --no-such-flag"),
         ({"vllm_args": ("-tp", "none")}, "--tensor-parallel-size"),
         ({"advertise_host": "203.0.113.7"}, "203.0.113.7"),
         ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
@@ -91,6 +97,16 @@ def test_a_refusal_is_one_sentence_and_exit_status_2(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("decode node: ")
     assert words in line
+
+
+def test_a_folder_that_cannot_hold_the_sockets_is_refused(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        server.run("decode", config, tmp_path / "nowhere")
+
+    assert "nowhere does not exist" in capsys.readouterr().err
+    assert vllm == []
 
 
 @pytest.mark.usefixtures("vllm")
@@ -121,6 +137,7 @@ def test_a_further_host_of_a_node_serves_no_http(
 
     assert vllm == []
     assert wanted == [9101]
+    assert os.environ["VLLM_HOST_IP"] == "127.0.0.1"
     assert followed[0][-len(FURTHER_HOST) :] == list(FURTHER_HOST)
 
 
@@ -134,6 +151,38 @@ def test_being_stopped_while_starting_is_no_crash(
     with pytest.raises(SystemExit) as stopped:
         server.run("decode", config, tmp_path)
     assert stopped.value.code == 130
+
+
+@pytest.mark.parametrize(("watched", "told", "status"), [(True, False, 1), (True, True, None), (False, False, None)])
+def test_a_server_that_ends_by_itself_ends_the_node_with_status_1(
+    config: BatonConfig,
+    vllm: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    watched: bool,
+    told: bool,
+    status: int | None,
+) -> None:
+    """VLLM's server returns in order when its engine dies; one that was told to stop, or never served, did not fail."""
+    monkeypatch.setattr(server, "STOP_SIGNALS", signals := StopSignals())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "siginterrupt", lambda *_: None)
+    if watched:
+        signals.watch()
+    if told:
+        signals.record_stop()
+
+    try:
+        server.run("decode", config, tmp_path)
+        ended = None
+    except SystemExit as stopped:
+        ended = stopped.code
+
+    assert len(vllm) == 1
+    assert ended == status
+    assert ("decode node: vLLM's server ended by itself" in capsys.readouterr().err) == (status is not None)
 
 
 @pytest.mark.usefixtures("vllm")
@@ -169,10 +218,12 @@ def test_a_machine_that_vllm_or_the_transport_cannot_serve_is_refused_before_a_m
     def no_vllm() -> str:
         raise ImportError("No module named 'vllm'")
 
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     for detect, words in (
         (no_vllm, "vLLM cannot be imported"),
         (lambda: "tpu", "device 'tpu'"),
         (lambda: "npu", "transfer.protocol 'tcp' cannot carry the KV of a npu device: use 'ascend'"),
+        (lambda: "cpu", "VLLM_USE_V2_MODEL_RUNNER=1 asks for vLLM's V2 runner"),
     ):
         monkeypatch.setattr(choose, "detect_device", detect)
         with pytest.raises(SystemExit) as stopped:
@@ -180,12 +231,21 @@ def test_a_machine_that_vllm_or_the_transport_cannot_serve_is_refused_before_a_m
         assert stopped.value.code == 2
         assert words in capsys.readouterr().err
 
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER")
+    monkeypatch.setattr(checks, "check_transfer_engine", Mock(side_effect=StartRefusedError("no Mooncake")))
+    with pytest.raises(SystemExit):
+        server.run("decode", config, tmp_path)
+    assert capsys.readouterr().err == "decode node: no Mooncake\n"
 
-def test_vllm_looks_for_no_process_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.usefixtures("vllm")
+def test_vllm_looks_for_no_process_on_its_way_out(
+    config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would stumble over its own engine; fails when a version of vLLM has another name for it."""
     from vllm.entrypoints.launchers import launcher
 
-    monkeypatch.setattr(launcher, server.PORT_SEARCH, getattr(launcher, server.PORT_SEARCH))
-    server._keep_quiet_on_the_way_out()
+    monkeypatch.setattr(launcher, server.PORT_SEARCH, lambda _port: "its own engine")
+    server.run("decode", config, tmp_path)
 
     assert getattr(launcher, server.PORT_SEARCH)(8000) is None

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import json
 import socket
 import tempfile
@@ -6,13 +7,21 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zmq
 
 from baton.kv_connector.control.status_server import OutcomeSender
-from baton.node.connector.connector_channel import MAX_OUTCOMES, ConnectorClient, Outcome, Outcomes
-from baton.node.errors import ConnectorFailedError, NoAnswerError
+from baton.node.connector.connector_channel import (
+    MAX_OUTCOMES,
+    ConnectorClient,
+    Outcome,
+    Outcomes,
+    engine_dirs,
+    worker_sockets,
+)
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 
 Answer = Callable[..., bytes]  # from a question's frames
 Start = Callable[..., None]
@@ -184,8 +193,14 @@ def sender(runtime_dir: Path) -> Iterator[OutcomeSender]:
     sending.close()
 
 
-async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sender: OutcomeSender) -> None:
-    """Without a turn of the event loop in between: the first token may follow at once. It is forgotten when it was used."""
+async def test_an_outcome_is_known_as_soon_as_it_is_sent(
+    outcomes: Outcomes, sender: OutcomeSender, runtime_dir: Path
+) -> None:
+    """Without a turn of the event loop in between: the first token may follow at once. It is forgotten when it was used.
+
+    Only this user may send any.
+    """
+    assert (runtime_dir / "outcomes.sock").stat().st_mode & 0o077 == 0
     for number in range(1000):
         assert sender.send(f"a{number}", "recomputed", "peer gone")
         assert outcomes.take(f"b{number}") is None
@@ -195,6 +210,8 @@ async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sen
 
 async def test_a_reservation_is_waited_for_with_a_bound(outcomes: Outcomes, sender: OutcomeSender) -> None:
     """It may have come before, come in time, or not come."""
+    sender.send_reserved("now")
+    assert await outcomes.wait_until_reserved("now", 0)
     sender.send_reserved("before")
     waiting = asyncio.create_task(outcomes.wait_until_reserved("later", 10))
     await asyncio.sleep(0.01)
@@ -204,6 +221,7 @@ async def test_a_reservation_is_waited_for_with_a_bound(outcomes: Outcomes, send
     assert await waiting
     assert not await outcomes.wait_until_reserved("never", 0.01)
     assert not await outcomes.wait_until_reserved("never", 0)
+    assert not outcomes._awaited
 
 
 async def test_several_engines_and_one_that_starts_again_are_heard(outcomes: Outcomes, runtime_dir: Path) -> None:
@@ -241,8 +259,15 @@ async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, runtime_dir
         assert outcomes.take("a") is None
 
 
-async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes, sender: OutcomeSender) -> None:
-    """Clients may leave before the first token; the oldest are forgotten, and the socket's buffer does not fill."""
+async def test_outcomes_that_no_response_asks_for_are_bounded(
+    outcomes: Outcomes, sender: OutcomeSender, runtime_dir: Path
+) -> None:
+    """Clients may leave before the first token; the oldest are forgotten, and the socket's buffer does not fill, also after an engine that has ended."""
+    former = OutcomeSender(runtime_dir / "outcomes.sock")
+    assert former.send("former", "recomputed", "")
+    assert outcomes.take("former")
+    former.close()
+    assert outcomes.take("former") is None
     for number in range(MAX_OUTCOMES + 10):
         assert sender.send(str(number), "recomputed", "")
         if number % 50 == 0:
@@ -252,6 +277,49 @@ async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes
     assert outcomes.take(str(MAX_OUTCOMES + 9))
     assert outcomes.take("9") is None
     assert outcomes.take("10")
+
+
+async def test_a_connector_that_finds_no_descriptor_left_is_heard_by_the_next_question(
+    outcomes: Outcomes, sender: OutcomeSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop does not try again and again: it has answers to give."""
+    attempts: list[socket.socket] = []
+
+    def without_descriptors(listener: socket.socket) -> None:
+        attempts.append(listener)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(socket.socket, "accept", without_descriptors)
+        assert sender.send("a", "recomputed", "")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(attempts) == 1
+
+    assert outcomes.take("a")
+
+
+def test_engines_and_ranks_are_asked_in_the_order_of_their_numbers(runtime_dir: Path) -> None:
+    """Answers are told apart by it. Nothing else in the folder is asked."""
+    ranks = [f"worker-{rank}.{'addr' if rank == 2 else 'sock'}" for rank in range(11)]
+    for name in (*ranks, "worker-0.lock"):
+        (runtime_dir / name).touch()
+    for name in (*(f"dp{engine}" for engine in range(10, 0, -1)), "dpx"):
+        (runtime_dir / name).mkdir()
+
+    assert [path.name for path in worker_sockets(runtime_dir)] == ranks
+    assert engine_dirs(runtime_dir) == [runtime_dir, *(runtime_dir / f"dp{engine}" for engine in range(1, 11))]
+
+
+def test_folders_that_cannot_be_listed_are_no_sign_of_an_engine_that_has_ended(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a descriptor; a node that drains would not wait for transfers that go on."""
+    monkeypatch.setattr(Path, "glob", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+
+    for listing in (engine_dirs, worker_sockets):
+        with pytest.raises(ConnectorSilentError, match="cannot be listed: too many open files"):
+            listing(runtime_dir)
 
 
 def test_without_a_socket_nothing_is_known(runtime_dir: Path) -> None:

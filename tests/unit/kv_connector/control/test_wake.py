@@ -50,7 +50,8 @@ def slept(pause: IdleSleep, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_word_ends_the_sleep(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
-    """The engine does not sleep on when there is news."""
+    """The engine does not sleep on when there is news, which this user alone may send."""
+    assert pause._path.stat().st_mode & 0o077 == 0
     threading.Timer(0.05, waker.wake).start()
     began = time.monotonic()
 

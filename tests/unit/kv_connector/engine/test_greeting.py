@@ -1,6 +1,9 @@
 import threading
 import time
 
+import pytest
+
+from baton.kv_connector.engine import greeting
 from baton.kv_connector.engine.greeting import PeerReachability
 from baton.kv_connector.errors import EngineError
 
@@ -63,3 +66,17 @@ def test_an_address_of_ipv6_is_taken_out_of_its_brackets() -> None:
 
     assert end_of(PeerReachability(peers.ask), "[fd00::1]:15000") is True
     assert peers.asked == [("fd00::1", 15000)]
+
+
+def test_of_many_targets_the_oldest_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fence gives a receiver a new name, and old ones are not kept for ever."""
+    monkeypatch.setattr(greeting, "MAX_REMEMBERED", 2)
+    peers = Peers()
+    peers.may_answer.set()
+    greetings = PeerReachability(peers.ask)
+    for target in ("a:1", "b:2", "c:3"):
+        assert end_of(greetings, target) is True
+
+    assert greetings.answered("c:3") is True
+    assert greetings.answered("b:2") is True
+    assert greetings.answered("a:1") is None

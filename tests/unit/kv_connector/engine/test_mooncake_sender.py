@@ -133,6 +133,18 @@ def test_a_failed_push_begins_no_further_copy(sender: MooncakeSender, mooncake: 
     assert len(mooncake.writes) == 4 + 1 + 3
 
 
+@pytest.mark.parametrize("refusal", [0, (1 << 64) - 1])
+def test_a_write_that_mooncake_refuses_fails_its_push_and_takes_no_place(
+    sender: MooncakeSender, mooncake: FakeMooncake, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    with monkeypatch.context() as refusing:
+        refusing.setattr(mooncake, "transfer_submit_write", lambda *_: refusal)
+        assert sender.submit("d", CopyPlan.of(COPIES)).poll() is False
+
+    sender.submit("d", CopyPlan.of(COPIES))
+    assert len(mooncake.writes) == 4
+
+
 def test_a_push_that_was_not_looked_after_does_not_fail_at_its_next_look(
     sender: MooncakeSender, mooncake: FakeMooncake
 ) -> None:

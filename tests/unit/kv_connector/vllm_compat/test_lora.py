@@ -1,14 +1,17 @@
 """Two nodes agree on an adapter only if both have loaded the same files, and apply them alike."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
+from vllm.v1.executor.abstract import Executor
 
 from baton.kv_connector.vllm_compat.lora import Adapters, adapters_of, settings_of, watch
 
@@ -118,6 +121,24 @@ def test_files_that_have_not_been_read_are_not_what_was_loaded(tmp_path: Path, h
     assert node.name_of(ours) != loaded(ours).name_of(ours)
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_what_was_loaded(
+    tmp_path: Path, ours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where it has its size: the engine has loaded what was there before."""
+    digest = hashlib.file_digest
+
+    def replaced_after(file: Any, kind: Any) -> Any:
+        found = digest(file, kind)
+        written(tmp_path / "a", b"other")
+        return found
+
+    with monkeypatch.context() as during:
+        during.setattr(hashlib, "file_digest", replaced_after)
+        node = loaded(ours)
+
+    assert node.name_of(ours) != loaded(ours).name_of(ours)
+
+
 def test_a_file_that_was_touched_or_written_again_is_the_same(tmp_path: Path, ours: Any) -> None:
     """It is read again, and goes on being exchanged."""
     node = loaded(ours)
@@ -208,11 +229,18 @@ def test_loads_are_seen_where_vllm_makes_them(ours: Any) -> None:
     assert not earlier._loaded
 
 
-def test_an_engine_without_adapters_is_left_alone() -> None:
-    """Nothing of vLLM's is replaced."""
-    from vllm.v1.executor.abstract import Executor
+def test_an_engine_with_adapters_sees_what_it_loads(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without them is left alone: nothing of vLLM's is replaced."""
 
-    before = Executor.add_lora
-    adapters_of(engine_of(None))
+    def before(_self: Executor, _request: Any) -> bool:
+        return True
 
+    monkeypatch.setattr(Executor, "add_lora", before)
+    none = adapters_of(engine_of(None))
     assert Executor.add_lora is before
+    assert none.name_of(ours) == loaded(ours).name_of(ours)
+
+    node = adapters_of(engine_of(SimpleNamespace()))
+    Executor.add_lora(Mock(), ours)
+
+    assert list(node._loaded) == [1]

@@ -49,8 +49,9 @@ del OF_0_23.use_v2_model_runner
     [
         *(engine(worker="workers.Ours"), engine(v2=False), engine(producer=False)),
         *(SimpleNamespace(kv_transfer_config=None), OF_0_23),
+        engine(worker=type("Ours", (), {VOIDS_FIRST: True})),
     ],
-    ids=["our worker", "V1", "decode node", "no connector", "vLLM 0.23"],
+    ids=["our worker", "V1", "decode node", "no connector", "vLLM 0.23", "our worker, given as a class"],
 )
 def test_who_voids_first_or_need_not_is_let_in(config: Any) -> None:
     """The common cases raise nothing."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from baton.model_runner.pipeline.lane import VARIABLE, _wait_at_once, chosen_transfer
+from baton.model_runner.pipeline.lane import VARIABLE, Counts, Transfer, _wait_at_once, chosen_transfer, install
 
 
 class Handle:
@@ -36,6 +36,14 @@ def test_a_message_that_is_waited_for_at_once_is_whole() -> None:
     assert group.isend_tensor_dict(tensors) == []
     assert group.irecv_tensor_dict() == (tensors, [], [])
     assert log == ["sent", "came", "gathered"]
+
+
+@pytest.mark.parametrize(("stages", "transfer"), [(1, "async"), (1, "sync"), (2, "shm")])
+def test_a_single_stage_and_one_that_is_told_to_keep_vllms_own_way(stages: int, transfer: Transfer) -> None:
+    group = SimpleNamespace(world_size=stages)
+
+    assert install(group, transfer, 1.0)() == Counts()
+    assert vars(group) == {"world_size": stages}
 
 
 @pytest.mark.parametrize(

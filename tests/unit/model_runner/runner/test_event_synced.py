@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from baton.model_runner.runner.event_synced import (
     ListsEventSynced,
     slot_bytes_of,
 )
-from baton.model_runner.runner.piggybacked_copies import Companion
+from baton.model_runner.runner.piggybacked_copies import Companion, PiggybackedCopies
 from baton.model_runner.tokens.packing import most_bytes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -144,3 +145,26 @@ def test_no_event_of_the_installed_engine_is_forgotten() -> None:
     assert "transfer_event" in made
     assert set(made) == set(EVENTS)
     assert set(waited_for) <= set(EVENTS)
+
+
+def test_a_copy_that_vllm_makes_itself_is_waited_for_by_its_own_event() -> None:
+    """What is on the host is read only when the device has written it."""
+    event = Mock()
+    companion = Companion("drafts", event, PiggybackedCopies(Mock()), torch.zeros(2))
+
+    companion.record("stream")
+    companion.synchronize()
+
+    assert event.mock_calls == [call.record("stream"), call.synchronize()]
+
+
+def test_a_copy_that_the_host_has_overtaken_is_not_sent() -> None:
+    transfer = Mock()
+    copies = PiggybackedCopies(transfer)
+    companion = Companion("drafts", Mock(), copies, torch.zeros(2))
+    companion.note(companion.buffer, torch.ones(2))
+
+    companion[:] = 5
+    copies.submit({})
+
+    transfer.submit.assert_called_once_with({})

@@ -105,3 +105,4 @@ def test_engines_reports_of_tokens_are_added_up() -> None:
     assert both["tokens"]["histograms"]["wait_s"]["counts"] == [2, 0]
     assert both["syncs"] == {"a.py:1": 2}
     assert "tokens" not in snapshot_merge.runners([{"runner": "", "syncs": {}}])
+    assert snapshot_merge.runners([ours]) == ours

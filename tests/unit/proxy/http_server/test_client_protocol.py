@@ -183,8 +183,11 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
 ) -> None:
     """Its head, first chunk and end, if they are there, are one write; uvicorn takes it for answered and goes on."""
     writes: list[bytes] = []
+    waiting_amid: list[int] = []
+    made: ClientProtocol
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        waiting_amid.append(len(waiting_at(made.server_state)))
         writer, before = writer_of(scope), len(transport.written)
         assert writer.begin(200, [(b"x-of", b"ours")], first, ends=ends)
         writes.append(transport.written[before:])
@@ -207,8 +210,12 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
     assert writes[1].endswith(b"\r\n\r\n" + chunk)
     assert transport.written.count(b"0\r\n\r\n") == 2
     assert transport.written.count(b"c\r\nsecond chunk\r\n0\r\n\r\n") == (0 if ends else 2)
+    assert waiting_amid == [0, 0]
     assert list(waiting_at(made.server_state)) == [made]
     assert not transport.closing
+
+    made.give_way()
+    assert not waiting_at(made.server_state)  # the next one that has to go is another
 
 
 async def test_the_last_chunk_of_a_stream_and_its_end_are_one_write(transport: Transport) -> None:
