@@ -12,10 +12,10 @@ from tests.unit.proxy.members import node, request
 from tests.unit.proxy.planning.planners import planner
 
 
-def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:
+def serving(base: str, *adapters: str, also: tuple[str, ...] = ()) -> Node:
     named = [Adapter(name=name, root=f"/adapters/{name}", parent=base) for name in adapters]
     names = [base, *also, *adapters]
-    return node(role, model=f"/models/{base}", served_models=names, adapters=named)  # type: ignore[arg-type]
+    return node("decode", model=f"/models/{base}", served_models=names, adapters=named)
 
 
 ONE, OTHER = serving("one", "poet"), serving("other")
@@ -33,6 +33,7 @@ def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
     """Without a name on those of the only one; where several are served, only with a name."""
     assert base_models.nodes_to_load([ONE, OTHER, UNKNOWN], "new", "other") == [OTHER]
     assert base_models.nodes_to_load([ONE, ONE, UNKNOWN], "new", "") == [ONE, ONE]
+    assert base_models.nodes_to_load([ONE, OTHER], "poet", "one") == [ONE]  # once more
     with pytest.raises(BadRequestError, match="'one', 'other'") as raised:
         base_models.nodes_to_load([ONE, OTHER], "new", "")
     assert raised.value.param == "base_model_name"
@@ -94,7 +95,10 @@ def test_a_request_without_a_model_is_refused_where_several_are_served() -> None
 
 
 def test_a_listed_adapter_names_its_base_model() -> None:
-    """As vLLM lists it: where its files are, and its parent."""
-    listed = {entry["id"]: (entry["root"], entry["parent"]) for entry in models([ONE, serving("one", "poet")])}
+    """As vLLM lists it: where its files are, and its parent; how long a prompt may be is its parent's."""
+    same = {"object": "model", "created": 0, "owned_by": "baton"}
 
-    assert listed == {"one": ("/models/one", None), "poet": ("/adapters/poet", "one")}
+    assert models([ONE, serving("one", "poet")]) == [
+        {**same, "id": "one", "root": "/models/one", "parent": None, "max_model_len": 4096},
+        {**same, "id": "poet", "root": "/adapters/poet", "parent": "one", "max_model_len": None},
+    ]

@@ -164,6 +164,21 @@ def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node(
     assert "dtype" in mismatched["unpairable"][0]["reason"]
 
 
+def test_readiness_shows_each_node_and_what_stands_against_it() -> None:
+    carrying, unheard = node("prefill", "http://p", 1), Node(url="http://d", role="decode")
+    carrying.draining = True
+    carrying.begin(7)
+
+    shown = readiness([carrying], [unheard], needs_prefill=False)["nodes"]
+
+    drained = {"slot": 1, "state": "draining", "reason": "an operator drains it", "models": ["m"], "requests": 1}
+    unknown = {"slot": 0, "state": "unknown", "reason": "not probed yet", "models": [], "requests": 0}
+    assert shown == [
+        {"url": "http://p", "role": "prefill", "breaker": "closed", **drained},
+        {"url": "http://d", "role": "decode", "breaker": "closed", **unknown},
+    ]
+
+
 def test_models_are_listed_once() -> None:
     assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -92,6 +93,17 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
         assert found.state()["removed"] == [{"role": "decode", "url": "http://d"}]
 
 
+async def test_stopping_does_not_wait_for_requests_on_a_node_that_left() -> None:
+    async with members() as found:
+        leaving = found.prefill[0]
+        leaving.begin(1)
+        found.remove(leaving)
+        async with asyncio.timeout(10):
+            await found.stop()
+
+        assert len(asyncio.all_tasks()) == 1
+
+
 async def test_a_url_that_two_sources_name_is_one_member() -> None:
     async with members(decode=()) as found:
         found._take("decode", "dns://d:1", ("http://a", "http://b"))
@@ -122,6 +134,15 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
 
         found.adopt(before)
         assert node.evacuated_at == 0
+
+
+async def test_evacuations_are_remembered_for_a_day() -> None:
+    async with members(decode=TWO) as found:
+        day_s, now = 86_400.0, time.time()
+        found.adopt(AdminOverrides(evacuated={"http://d": now - day_s + 600, "http://gone": now - day_s - 600}))
+        found.evacuate(found.decode[1])
+
+        assert found.orders().evacuated.keys() == {*TWO}
 
 
 async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:

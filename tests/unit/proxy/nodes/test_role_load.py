@@ -85,6 +85,21 @@ def test_tokens_are_a_decode_nodes_load() -> None:
     assert decode_load(busy.node) == pytest.approx(alone * exp(-1))
 
 
+@pytest.mark.parametrize(("prompts_s", "ratio"), [(0.0, 1.0), (5.0, 1 - 0.5 * exp(-1 / WINDOW_S)), (50.0, 0.1)])
+def test_predictions_of_tokens_are_compared_with_what_was_seen(prompts_s: float, ratio: float) -> None:
+    """What tokens waited for prompts, at most nine tenths, is taken off."""
+    busy = DecodeNode()
+    busy.run(*(1, 5) * 2)
+    times = busy.node.times.inter_token_prediction
+    seen, before = sum(times.counts), times.sum_s
+    if prompts_s:
+        busy.node.prompt_share.add(prompts_s, busy.clock())
+        busy.node.begin_computing(100)
+    busy.run(5, seconds=1)
+
+    assert (sum(times.counts) - seen, times.sum_s - before) == (1, pytest.approx(ratio, rel=0.02))
+
+
 def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:
     """How much longer tokens would take with more is not known: only a target that is set says how much is too much."""
     busy = DecodeNode(kv_usage=0.1)

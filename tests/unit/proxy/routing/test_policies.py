@@ -190,6 +190,15 @@ def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, slot:
     assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == slot
 
 
+def test_what_a_node_was_given_does_not_count_for_the_next_one_with_its_slot() -> None:
+    policy, candidates = PrefixAffinity(), fleet([0, 0])
+    give(policy, Work(2 << 20, 0, range(10)), candidates.nodes[0])
+    policy.forget(0)
+    give(policy, Work(10 * CHUNK_BYTES, 0, range(10)), candidates.nodes[0])
+
+    assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == 0
+
+
 def test_affinity_finds_the_node_among_a_thousand() -> None:
     """Nodes that have seen the prompt are looked at wherever they are; of the others, a few each time."""
     policy, candidates = PrefixAffinity(), fleet([0] * 1000)
