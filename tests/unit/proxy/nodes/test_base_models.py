@@ -75,8 +75,9 @@ def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:
 
     with pytest.raises(BadRequestError, match="'one', 'other'"):
         asked.first(request({"model": "poet"}))
-    with pytest.raises(BadRequestError, match="ambiguous"):
-        nodes_for("/tokenize", "poet", decode, [])
+    for nodes in (decode, decode[:2]):
+        with pytest.raises(BadRequestError, match="ambiguous"):
+            nodes_for("/tokenize", "poet", nodes, [])
     for name in ("seer", "3"):
         assert asked.first(request({"model": name})).decode is decode[2]
         assert nodes_for("/tokenize", name, decode, []) == [decode[2]]

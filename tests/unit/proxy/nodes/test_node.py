@@ -12,6 +12,7 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, SEQUENCE_BYTES, Node, Stat
 from baton.proxy.nodes.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
+OTHER_ROLE = "it is configured as a prefill node but says that it is a decode node"
 OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
 
 
@@ -21,7 +22,8 @@ OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
         ({"state": "starting"}, State.UNREADY, "it is starting"),
         ({"state": "draining"}, State.DRAINING, "it is draining"),
         ({"control_addresses": []}, State.UNREADY, "it announces no control address"),
-        ({"role": "decode"}, State.UNREADY, "it is configured as a prefill node but says that it is a decode node"),
+        ({"role": "decode"}, State.UNREADY, OTHER_ROLE),
+        ({"role": "decode", "both_ways": True}, State.UNREADY, OTHER_ROLE),  # no operator has named it
     ],
 )
 def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], state: State, reason: str) -> None:

@@ -17,7 +17,7 @@ from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.overrides import AdminOverrides
-from baton.proxy.nodes.registry import NodeRegistry
+from baton.proxy.nodes.registry import NodeRegistry, configured_sources
 from baton.proxy.nodes.views import LeavingView
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import BFLOAT16, info
@@ -234,6 +234,23 @@ async def test_a_node_that_drains_is_not_judged() -> None:
         found.report(node, FailureKind.STATUS)
 
         assert node.breaker.admits
+
+
+async def test_a_breaker_that_opens_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with members(ready=True, breaker_failures=1, decode=TWO) as found:
+        found.report(found.decode[0], FailureKind.STATUS)
+
+    told = next(vars(record) for record in caplog.records if record.message == "breaker changed state")
+    shown = {"levelname": "WARNING", "url": "http://d", "role": "decode", "breaker": "open"}
+    assert told.items() >= {**shown, "reason": "1 requests in a row failed: status"}.items()
+
+
+def test_addresses_and_names_of_a_role_are_told_apart() -> None:
+    """Each counts once."""
+    urls = ("http://a/", "dns://p:1", "http://b", "http://a", "dns://p:1")
+    found = [(source.name, source.describe()["urls"]) for source in configured_sources(urls, 1.0)]
+
+    assert found == [("configuration", ["http://a", "http://b"]), ("dns://p:1", [])]
 
 
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:

@@ -64,6 +64,7 @@ def test_prompts_that_come_and_that_wait_are_a_prefill_nodes_load() -> None:
 def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
     assert prefill_load(node("prefill")) is None
     assert decode_load(node("decode")) is None
+    assert decode_load(node("decode", load=NodeLoad(requests=0, prompt_bytes=0, waiting=1))) is None
 
 
 def test_tokens_are_a_decode_nodes_load() -> None:
@@ -97,7 +98,8 @@ def test_predictions_of_tokens_are_compared_with_what_was_seen(prompts_s: float,
         busy.node.begin_computing(100)
     busy.run(5, seconds=1)
 
-    assert (sum(times.counts) - seen, times.sum_s - before) == (1, pytest.approx(ratio, rel=0.02))
+    assert sum(times.counts) - seen == 1
+    assert times.sum_s - before == pytest.approx(ratio, rel=0.02)
 
 
 def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:

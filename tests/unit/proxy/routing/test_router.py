@@ -34,6 +34,7 @@ def test_what_a_node_had_is_forgotten_when_it_restarts_or_leaves() -> None:
         first = router.choose(work, nodes)
         other = next(one for one in nodes if one is not first)
         router.choose(Work(9 * CHUNK_BYTES, 1, range(50, 59)), [other])
+        assert router.preview(work, nodes) == (first, 0, 1, work.prompt_bytes)
         assert router.choose(work, nodes) is first
 
         getattr(router, forget)(first)
