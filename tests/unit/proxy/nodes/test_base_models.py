@@ -76,8 +76,9 @@ def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:
     with pytest.raises(BadRequestError, match="'one', 'other'"):
         asked.first(request({"model": "poet"}))
     for nodes in (decode, decode[:2]):
-        with pytest.raises(BadRequestError, match="ambiguous"):
+        with pytest.raises(BadRequestError, match="ambiguous") as raised:
             nodes_for("/tokenize", "poet", nodes, [])
+        assert raised.value.param == "model"
     for name in ("seer", "3"):
         assert asked.first(request({"model": name})).decode is decode[2]
         assert nodes_for("/tokenize", name, decode, []) == [decode[2]]
@@ -91,8 +92,9 @@ def test_a_request_without_a_model_is_refused_where_several_are_served() -> None
     for nodes in ([ONE, OTHER], [ONE, away]):
         with pytest.raises(BadRequestError, match="several"):
             planner([], nodes).first(request({"model": ""}))
-        with pytest.raises(BadRequestError, match="several"):
+        with pytest.raises(BadRequestError, match="several") as raised:
             nodes_for("/tokenize", "", nodes, [])
+        assert raised.value.param == "model"
 
 
 def test_a_listed_adapter_names_its_base_model() -> None:

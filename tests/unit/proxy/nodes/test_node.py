@@ -181,8 +181,11 @@ def test_readiness_shows_each_node_and_what_stands_against_it() -> None:
     ]
 
 
-def test_models_are_listed_once() -> None:
-    assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]
+def test_models_of_nodes_in_use_are_listed_once() -> None:
+    unheard = Node(url="http://u", role="decode")
+    listed = models([node("decode"), unheard, node("decode", served_models=["m", "x"])])
+
+    assert [entry["id"] for entry in listed] == ["m", "x"]
 
 
 @pytest.mark.parametrize(("for_s", "ready"), [(LONGEST_SILENCE_S - 1, True), (LONGEST_SILENCE_S, False)])

@@ -82,6 +82,8 @@ def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None
     policy.forget(0)
     assert policy.seen_bytes(work, first) == 0
     assert LeastLoad().seen_bytes(work, second) == 0
+    assert policy_of("least_load", index, remembers=True).reads_prompts
+    assert not policy_of("least_load", index).reads_prompts
 
 
 def work_of(text: bytes) -> Work:
@@ -188,6 +190,14 @@ def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, slot:
     give(policy, Work(given_bytes, 0, range(10)), candidates.nodes[0])
 
     assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == slot
+
+
+def test_a_prompt_that_is_longer_than_any_share_goes_to_the_node_with_the_least_given() -> None:
+    policy, candidates = PrefixAffinity(), fleet([0, 0, 0])
+    for node, given_bytes in zip(candidates.nodes, (2 << 20, 1 << 20, 3 << 20), strict=True):
+        give(policy, Work(given_bytes, 0), node)
+
+    assert policy.choose(Work(8 << 20, 0), candidates).slot == 1
 
 
 def test_what_a_node_was_given_does_not_count_for_the_next_one_with_its_slot() -> None:
