@@ -4,7 +4,7 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.nodes.circuit_breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
 from tests.support.clock import Clock
 
-SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=10.0, breaker_open_s=2.0)
+SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=20.0, breaker_open_s=2.0)
 
 
 class Judged:

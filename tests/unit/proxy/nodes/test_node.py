@@ -1,3 +1,4 @@
+import itertools
 from typing import Any, Literal
 
 import msgspec
@@ -118,6 +119,8 @@ def test_nodes_that_differ_are_not_paired() -> None:
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
 
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
+    for unheard, other in itertools.permutations((Node(url="http://u", role="prefill"), node("decode"))):
+        assert unpairable_because(unheard, other) == "a node has not announced its fingerprint"
 
 
 @pytest.mark.parametrize(

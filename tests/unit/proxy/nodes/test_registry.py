@@ -43,6 +43,13 @@ async def members(*, ready: bool = False, **settings: Any) -> AsyncIterator[Node
         await made.stop()
 
 
+async def test_every_member_is_waited_for_until_it_has_been_probed_once() -> None:
+    async with members(decode=TWO) as found:
+        await found.probed(20.0)
+
+        assert {node.state for node in found.all()} == {State.DOWN}
+
+
 async def test_every_member_has_a_slot_of_its_own() -> None:
     """The smallest that is free, over both roles. The lists change in place: the planner holds them."""
     async with members(prefill=("http://p", "http://q/")) as found:
@@ -170,6 +177,17 @@ async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
                 ["http://p"],
                 ["http://d", "http://e"],
             ]
+
+
+async def test_a_role_was_last_changed_when_the_first_proxy_was_told() -> None:
+    async with members(decode=TWO) as found:
+        unchanged_s = []
+        for ago_s in (500.0, 0.0, 500.0):
+            node = found.find("http://e")[0]
+            found.change_role(node, "prefill" if node.role == "decode" else "decode", ago_s=ago_s)
+            unchanged_s.append(found.roles_unchanged_s)
+
+    assert unchanged_s == [pytest.approx(500, abs=60), pytest.approx(0, abs=60), pytest.approx(0, abs=60)]
 
 
 async def test_what_was_learned_of_a_node_in_a_role_is_kept_for_its_return() -> None:
