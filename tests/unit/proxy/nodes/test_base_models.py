@@ -32,7 +32,7 @@ def test_nodes_with_a_name_in_common_serve_one_base_model() -> None:
 def test_the_first_name_is_the_base_models_where_a_node_does_not_say() -> None:
     silent = node("decode", served_models=["a", "b", "c"], adapters=None)
 
-    assert (silent.base_names, silent.adapter_names) == ({"a"}, {"b", "c"})
+    assert (silent.base_names, silent.adapter_names) == (frozenset("a"), frozenset("bc"))
 
 
 def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:

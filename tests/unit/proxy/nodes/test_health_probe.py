@@ -93,7 +93,8 @@ class Answers:
         self.of = {"/health": (health, b""), NODE_PATH: (status, body)}
 
     @asynccontextmanager
-    async def get(self, _url: str, path: str, *_: bytes, **__: float) -> AsyncIterator[Mock]:
+    async def get(self, _url: str, path: str, *_: bytes, timeout_s: float) -> AsyncIterator[Mock]:
+        assert timeout_s == ProxyConfig().probe_timeout_s
         status, body = self.of[path]
         yield Mock(status=status, read_all=AsyncMock(return_value=body))
 

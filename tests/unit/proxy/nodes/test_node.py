@@ -119,8 +119,13 @@ def test_nodes_that_differ_are_not_paired() -> None:
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
 
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
-    for unheard, other in itertools.permutations((Node(url="http://u", role="prefill"), node("decode"))):
-        assert unpairable_because(unheard, other) == "a node has not announced its fingerprint"
+
+
+@pytest.mark.parametrize("unheard", [Node(url="http://u", role="prefill"), node("prefill", fingerprint=None)])
+def test_a_node_that_has_not_announced_its_kv_is_not_paired(unheard: Node) -> None:
+    for one, other in itertools.permutations((unheard, node("decode"))):
+        assert unpairable_because(one, other) == "a node has not announced its fingerprint"
+    assert unheard.pairing is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_what_is_in_flight_is_counted_and_given_back() -> None:
 
 
 def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node() -> None:
-    maker, taker = node("prefill"), node("decode")
+    maker, taker = node("prefill"), node("decode", "http://d")
     stranger = node("prefill", fingerprint=BFLOAT16)
 
     assert readiness([maker], [taker], needs_prefill=True)["ready"]
@@ -166,7 +171,9 @@ def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node(
     assert readiness([], [taker], needs_prefill=True)["reasons"] == ["no prefill node is ready"]
     mismatched = readiness([stranger], [taker], needs_prefill=True)
     assert not mismatched["ready"]
-    assert "dtype" in mismatched["unpairable"][0]["reason"]
+    assert mismatched["reasons"] == ["no ready prefill node makes KV that a ready decode node can use"]
+    reason = unpairable_because(stranger, taker)
+    assert mismatched["unpairable"] == [{"prefill": stranger.url, "decode": taker.url, "reason": reason}]
 
 
 def test_readiness_shows_each_node_and_what_stands_against_it() -> None:

@@ -28,6 +28,7 @@ async def test_a_worker_does_what_another_was_told() -> None:
         other.adopt(told.orders())
 
         assert other.orders() == told.orders()
+        assert told.orders(7).version == 7
         assert [(node.url, node.draining) for node in other.decode] == [
             ("http://d", False),
             ("http://f", True),

@@ -313,6 +313,7 @@ async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None
             lambda: node.describe(info("decode")),
             lambda: node.describe(info("decode", served_models=["m", "adapter"])),
             lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16)),
+            lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16, adapters=[])),
             lambda: node.describe(info("decode", served_models=["m", "adapter"], adapters=adapters)),
             lambda: node.describe(info("decode", served_models=["m"], adapters=adapters)),
             lambda: found.add("decode", "http://f"),
