@@ -42,9 +42,9 @@ def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
     assert base_models.nodes_to_load([ONE, OTHER], "poet", "one") == [ONE]  # once more
     with pytest.raises(BadRequestError, match="'one', 'other'") as raised:
         base_models.nodes_to_load([ONE, OTHER], "new", "")
-    assert raised.value.param == "base_model_name"
-    with pytest.raises(UnknownModelError, match="'poet'"):
+    with pytest.raises(UnknownModelError, match="'poet'") as unknown:
         base_models.nodes_to_load([ONE, OTHER], "new", "poet")
+    assert raised.value.param == unknown.value.param == "base_model_name"
 
 
 def test_an_unknown_model_is_refused_in_vllms_words() -> None:

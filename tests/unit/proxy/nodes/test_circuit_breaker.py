@@ -1,7 +1,7 @@
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.nodes.circuit_breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
+from baton.proxy.nodes.circuit_breaker import BUCKETS, MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
 from tests.support.clock import Clock
 
 SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=20.0, breaker_open_s=2.0)
@@ -66,6 +66,14 @@ def test_a_share_of_the_window_opens_it(judged: Judged, pause_s: float) -> None:
     assert judged.breaker.reason == (
         "50% of the latest requests failed: connect" if pause_s < SETTINGS.breaker_window_s else ""
     )
+
+
+def test_what_is_kept_of_a_window_does_not_grow_with_the_traffic(judged: Judged) -> None:
+    for _ in range(300):
+        judged.clock.now_s += 0.1
+        judged.breaker.succeeded()
+
+    assert len(judged.breaker._window._buckets) <= BUCKETS
 
 
 def test_one_trial_at_a_time_and_a_good_one_closes_it(judged: Judged) -> None:

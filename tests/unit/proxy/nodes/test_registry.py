@@ -250,9 +250,10 @@ async def test_a_node_that_drains_is_not_judged() -> None:
     async with members(ready=True, breaker_failures=1) as found:
         node = found.prefill[0]
         node.describe(info("prefill", state="draining"))
-        found.report(node, FailureKind.STATUS)
+        for kind in (FailureKind.STATUS, FailureKind.DISCONNECT):
+            found.report(node, kind)
 
-        assert node.breaker.admits
+        assert (node.state, node.breaker.admits) == (State.DRAINING, True)
 
 
 async def test_a_breaker_that_opens_is_logged(caplog: pytest.LogCaptureFixture) -> None:

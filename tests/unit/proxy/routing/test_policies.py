@@ -183,13 +183,15 @@ def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
     assert policy.choose(Work(4 * CHUNK_BYTES, 0, range(4)), candidates).slot == 2
 
 
-@pytest.mark.parametrize(("given_bytes", "slot"), [(1 << 20, 0), (2 << 20, 1)])
-def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, slot: int) -> None:
+@pytest.mark.parametrize(
+    ("given_bytes", "more_bytes", "slot"), [(1 << 20, 0, 0), (2 << 20, 0, 1), (1 << 20, 4 << 20, 1)]
+)
+def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, more_bytes: int, slot: int) -> None:
     """While all are idle the one that has seen the prompt would get everything; so it does up to a slack."""
     policy, candidates = PrefixAffinity(), fleet([0, 0])
     give(policy, Work(given_bytes, 0, range(10)), candidates.nodes[0])
 
-    assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == slot
+    assert policy.choose(Work(10 * CHUNK_BYTES + more_bytes, 1, range(10)), candidates).slot == slot
 
 
 def test_a_prompt_that_is_longer_than_any_share_goes_to_the_node_with_the_least_given() -> None:
