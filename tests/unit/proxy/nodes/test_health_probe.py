@@ -22,13 +22,14 @@ from tests.unit.proxy.members import info
 
 
 class BusyNode:
-    interval_s = 60.0
-
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float = 60.0) -> None:
+        self.interval_s = interval_s
         self.probes = 0
+        self.known = list[float]()  # of others at each probe
 
     async def probe(self, node: Node) -> None:
         self.probes += 1
+        self.known.append(node.others.requests)
         node.describe(info("decode", load=NodeLoad(requests=5, prompt_bytes=50)))
 
 
@@ -48,6 +49,18 @@ async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPa
         await watching.stop()
 
     assert prober.probes == 2
+
+
+async def test_what_was_heard_lately_is_known_until_the_next_probe() -> None:
+    prober = BusyNode(0.001)
+    watching = HealthProbe(Node(url="http://n", role="decode"), cast("Prober", prober), lambda _: None)
+    watching.start()
+    try:
+        await until_true(lambda: prober.probes >= 3)
+    finally:
+        await watching.stop()
+
+    assert prober.known[:3] == [0, 5, 5]
 
 
 @pytest.mark.parametrize(("before", "after"), [((3, 10), (1, 20)), ((1, 20), (3, 10))])

@@ -245,6 +245,14 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
         assert (bad.state is State.ISOLATED) is isolated
 
 
+async def test_the_last_node_of_a_model_is_not_isolated() -> None:
+    async with members(ready=True, breaker_failures=1, decode=TWO) as found:
+        found.decode[1].describe(info("decode", served_models=["another"]))
+        found.report(found.decode[0], FailureKind.STATUS)
+
+        assert found.decode[0].state is State.READY
+
+
 async def test_a_node_that_drains_is_not_judged() -> None:
     """It refuses with 503 because it was told to stop."""
     async with members(ready=True, breaker_failures=1) as found:
@@ -256,13 +264,16 @@ async def test_a_node_that_drains_is_not_judged() -> None:
         assert (node.state, node.breaker.admits) == (State.DRAINING, True)
 
 
-async def test_a_breaker_that_opens_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with members(ready=True, breaker_failures=1, decode=TWO) as found:
+async def test_what_becomes_of_a_node_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with members(ready=True, breaker_failures=1, prefill=(), decode=TWO) as found:
         found.report(found.decode[0], FailureKind.STATUS)
 
-    told = next(vars(record) for record in caplog.records if record.message == "breaker changed state")
-    shown = {"levelname": "WARNING", "url": "http://d", "role": "decode", "breaker": "open"}
-    assert told.items() >= {**shown, "reason": "1 requests in a row failed: status"}.items()
+    told = {record.message: vars(record) for record in reversed(caplog.records)}
+    node = {"url": "http://d", "role": "decode"}
+    lost = {"levelname": "INFO", **node, "state": "down", "reason": "a probe failed: it cannot be reached"}
+    assert told["node changed state"].items() >= lost.items()
+    opened = {"levelname": "WARNING", **node, "breaker": "open", "reason": "1 requests in a row failed: status"}
+    assert told["breaker changed state"].items() >= opened.items()
 
 
 def test_addresses_and_names_of_a_role_are_told_apart() -> None:

@@ -59,9 +59,9 @@ def test_changes_of_nodes_of_the_other_role_are_not_heard() -> None:
 def test_sets_of_nodes_are_kept_within_a_bound() -> None:
     router = Router(LeastLoad())
     for slot in range(300):
-        router.choose(Work(1, 0), [node("prefill"), node("prefill", slot=slot)])
+        router.choose(Work(1, 0), (node("prefill"), node("prefill", slot=slot)))
 
-    assert 0 < len(router._candidates) <= 64
+    assert all(0 < len(kept) <= 64 for kept in (router._candidates, router._recent))
 
 
 def test_a_list_that_changes_is_another_set_of_nodes() -> None:
