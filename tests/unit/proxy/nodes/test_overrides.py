@@ -65,6 +65,9 @@ async def test_what_ends_with_its_source_is_told() -> None:
         found._take("decode", "dns://d:1", ("http://a", "http://b", "http://c"))
         found.remove(found.find("http://a")[0])
         found.drain(found.find("http://b")[0])
+        added = found.add("decode", "http://x")
+        found.drain(added)
+        found.remove(added)  # an order says it itself
         assert forgotten == []
         ordered = found.orders()
         found._take("decode", "dns://d:1", ("http://c",))

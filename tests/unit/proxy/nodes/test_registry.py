@@ -45,6 +45,7 @@ async def members(*, ready: bool = False, **settings: Any) -> AsyncIterator[Node
 
 async def test_every_member_is_waited_for_until_it_has_been_probed_once() -> None:
     async with members(decode=TWO) as found:
+        found.decode[0].lose(State.DOWN, "a leg failed")
         await found.probed(20.0)
 
         assert {node.state for node in found.all()} == {State.DOWN}
