@@ -91,12 +91,15 @@ async def test_addresses_that_go_stay_until_those_that_come_have_been_asked() ->
         (None, "it has no address"),
     ],
 )
-async def test_a_failed_lookup_keeps_the_last_answer(error: OSError | UnicodeError | None, problem: str) -> None:
-    """Also an empty one; the problem is told until it is over."""
+async def test_a_failed_lookup_keeps_the_last_answer(
+    error: OSError | UnicodeError | None, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also an empty one; the problem is told until it is over, and logged once."""
     resolver = Resolver("10.0.0.1")
     async with running(resolver) as (source, published):
         await until_true(lambda: published)
         resolver.error, resolver.addresses = error, []
+        await asked_again(resolver)
         await asked_again(resolver)
         described = source.describe()
         resolver.error, resolver.addresses = None, ["10.0.0.1"]
@@ -104,6 +107,7 @@ async def test_a_failed_lookup_keeps_the_last_answer(error: OSError | UnicodeErr
 
     assert published == [("http://10.0.0.1:8100",)]
     assert described == {"name": "dns://prefill:8100", "urls": ["http://10.0.0.1:8100"], "problem": problem}
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 async def test_a_lookup_that_hangs_is_waited_for_and_not_repeated() -> None:

@@ -280,9 +280,10 @@ async def test_what_becomes_of_a_node_is_logged(caplog: pytest.LogCaptureFixture
 def test_addresses_and_names_of_a_role_are_told_apart() -> None:
     """Each counts once."""
     urls = ("http://a/", "dns://p:1", "http://b", "http://a", "dns://p:1")
-    found = [(source.name, source.describe()["urls"]) for source in configured_sources(urls, 1.0)]
-
-    assert found == [("configuration", ["http://a", "http://b"]), ("dns://p:1", [])]
+    assert [source.describe() for source in configured_sources(urls, 1.0)] == [
+        {"name": "configuration", "urls": ["http://a", "http://b"]},
+        {"name": "dns://p:1", "urls": [], "problem": ""},
+    ]
 
 
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:
@@ -311,6 +312,14 @@ async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, f
         made.report(node, FailureKind(kind))
 
         assert (node.probed, node.breaker.openings) == (probed, failed)
+
+
+async def test_a_request_that_its_node_has_judged_ends_a_row_of_failures() -> None:
+    async with members(ready=True, breaker_failures=2, decode=TWO) as made:
+        for kind in ("status", "refused", "status", "busy", "status"):
+            made.report(made.decode[0], FailureKind(kind))
+
+        assert made.decode[0].breaker.openings == 0
 
 
 async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None:
