@@ -123,6 +123,19 @@ def test_a_trial_without_a_verdict_makes_room_for_the_next(judged: Judged) -> No
     assert breaker.state is BreakerState.HALF_OPEN
 
 
+def test_what_failed_before_a_good_trial_does_not_count_after_it(judged: Judged) -> None:
+    for _ in range(MIN_OUTCOMES // 2):
+        judged.breaker.succeeded()
+        judged.fail()
+    judged.clock.now_s += SETTINGS.breaker_open_s
+    judged.breaker.begin()
+    judged.breaker.succeeded()
+
+    judged.fail()
+
+    assert (judged.breaker.state, judged.breaker.openings) == (BreakerState.CLOSED, 1)
+
+
 def test_requests_from_before_it_opened_change_nothing(judged: Judged) -> None:
     """A success of a long stream does not close it; more failures neither count nor lengthen the wait."""
     judged.fail(SETTINGS.breaker_failures)

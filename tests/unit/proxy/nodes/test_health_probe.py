@@ -52,8 +52,8 @@ async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_was_heard_lately_is_known_until_the_next_probe() -> None:
-    prober = BusyNode(0.001)
-    watching = HealthProbe(Node(url="http://n", role="decode"), cast("Prober", prober), lambda _: None)
+    prober, restarted = BusyNode(0.001), Mock()
+    watching = HealthProbe(Node(url="http://n", role="decode"), cast("Prober", prober), restarted)
     watching.start()
     try:
         await until_true(lambda: prober.probes >= 3)
@@ -61,6 +61,7 @@ async def test_what_was_heard_lately_is_known_until_the_next_probe() -> None:
         await watching.stop()
 
     assert prober.known[:3] == [0, 5, 5]
+    assert not restarted.called
 
 
 @pytest.mark.parametrize(("before", "after"), [((3, 10), (1, 20)), ((1, 20), (3, 10))])

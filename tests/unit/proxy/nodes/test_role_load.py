@@ -12,6 +12,7 @@ from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.role_load import decode_load, prefill_load
 from tests.support.clock import Clock
 from tests.unit.proxy.members import info, node
+from tests.unit.proxy.nodes.test_registry import members
 
 BYTE_S = 0.001  # of a prompt
 FIRST_S, MORE_S = 0.02, 0.01  # between tokens of a stream alone, and more for each further one
@@ -84,6 +85,11 @@ def test_tokens_are_a_decode_nodes_load() -> None:
     assert within_target == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
     assert alone == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
     assert decode_load(busy.node) == pytest.approx(alone * exp(-1))
+
+
+async def test_the_target_that_is_set_is_every_members() -> None:
+    async with members(target_inter_token_s=0.05) as found:
+        assert [node.target_inter_token_s for node in found.all()] == [0.05, 0.05]
 
 
 @pytest.mark.parametrize(("prompts_s", "ratio"), [(0.0, 1.0), (5.0, 1 - 0.5 * exp(-1 / WINDOW_S)), (50.0, 0.1)])
