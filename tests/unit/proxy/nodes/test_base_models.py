@@ -69,6 +69,7 @@ def test_an_adapter_is_unloaded_where_it_is() -> None:
 
     assert base_models.nodes_to_unload([ONE, bare, OTHER], "poet", "") == [ONE, bare]
     assert base_models.nodes_to_unload(both, "poet", "other") == both[2:]
+    assert base_models.nodes_to_unload([ONE, OTHER], "poet", "other") == [OTHER]
     for nodes, adapter in ((both, "poet"), ([ONE, OTHER], "unheard of")):
         with pytest.raises(BadRequestError):
             base_models.nodes_to_unload(nodes, adapter, "")

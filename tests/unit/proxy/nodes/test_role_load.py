@@ -66,6 +66,7 @@ def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
     assert prefill_load(node("prefill")) is None
     assert decode_load(node("decode")) is None
     assert decode_load(node("decode", load=NodeLoad(requests=0, prompt_bytes=0, waiting=1))) is None
+    assert Node(url="http://unheard", role="decode").kv_usage is None
 
 
 def test_tokens_are_a_decode_nodes_load() -> None:
