@@ -136,7 +136,7 @@ async def test_stopping_does_not_wait_for_a_lookup() -> None:
             await source.stop()
         assert resolver.answered == 0
         # Nor does the process.
-        assert [thread.daemon for thread in threading.enumerate() if thread.name == "lookup prefill"] == [True]
+        assert {thread.daemon for thread in threading.enumerate() if thread.name == "lookup prefill"} == {True}
     finally:
         resolver.goes_on.set()
 
