@@ -12,10 +12,10 @@ from tests.unit.proxy.members import node, request
 from tests.unit.proxy.planning.planners import planner
 
 
-def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:
+def serving(base: str, *adapters: str, also: tuple[str, ...] = ()) -> Node:
     named = [Adapter(name=name, root=f"/adapters/{name}", parent=base) for name in adapters]
     names = [base, *also, *adapters]
-    return node(role, model=f"/models/{base}", served_models=names, adapters=named)  # type: ignore[arg-type]
+    return node("decode", model=f"/models/{base}", served_models=names, adapters=named)
 
 
 ONE, OTHER = serving("one", "poet"), serving("other")
@@ -29,15 +29,22 @@ def test_nodes_with_a_name_in_common_serve_one_base_model() -> None:
     assert sorted(map(sorted, base_models.bases(nodes))) == [["a", "b", "x"], ["c"]]
 
 
+def test_the_first_name_is_the_base_models_where_a_node_does_not_say() -> None:
+    silent = node("decode", served_models=["a", "b", "c"], adapters=None)
+
+    assert (silent.base_names, silent.adapter_names) == (frozenset("a"), frozenset("bc"))
+
+
 def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
     """Without a name on those of the only one; where several are served, only with a name."""
     assert base_models.nodes_to_load([ONE, OTHER, UNKNOWN], "new", "other") == [OTHER]
     assert base_models.nodes_to_load([ONE, ONE, UNKNOWN], "new", "") == [ONE, ONE]
+    assert base_models.nodes_to_load([ONE, OTHER], "poet", "one") == [ONE]  # once more
     with pytest.raises(BadRequestError, match="'one', 'other'") as raised:
         base_models.nodes_to_load([ONE, OTHER], "new", "")
-    assert raised.value.param == "base_model_name"
-    with pytest.raises(UnknownModelError, match="'poet'"):
+    with pytest.raises(UnknownModelError, match="'poet'") as unknown:
         base_models.nodes_to_load([ONE, OTHER], "new", "poet")
+    assert raised.value.param == unknown.value.param == "base_model_name"
 
 
 def test_an_unknown_model_is_refused_in_vllms_words() -> None:
@@ -62,6 +69,7 @@ def test_an_adapter_is_unloaded_where_it_is() -> None:
 
     assert base_models.nodes_to_unload([ONE, bare, OTHER], "poet", "") == [ONE, bare]
     assert base_models.nodes_to_unload(both, "poet", "other") == both[2:]
+    assert base_models.nodes_to_unload([ONE, OTHER], "poet", "other") == [OTHER]
     for nodes, adapter in ((both, "poet"), ([ONE, OTHER], "unheard of")):
         with pytest.raises(BadRequestError):
             base_models.nodes_to_unload(nodes, adapter, "")
@@ -74,8 +82,10 @@ def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:
 
     with pytest.raises(BadRequestError, match="'one', 'other'"):
         asked.first(request({"model": "poet"}))
-    with pytest.raises(BadRequestError, match="ambiguous"):
-        nodes_for("/tokenize", "poet", decode, [])
+    for nodes in (decode, decode[:2]):
+        with pytest.raises(BadRequestError, match="ambiguous") as raised:
+            nodes_for("/tokenize", "poet", nodes, [])
+        assert raised.value.param == "model"
     for name in ("seer", "3"):
         assert asked.first(request({"model": name})).decode is decode[2]
         assert nodes_for("/tokenize", name, decode, []) == [decode[2]]
@@ -89,12 +99,16 @@ def test_a_request_without_a_model_is_refused_where_several_are_served() -> None
     for nodes in ([ONE, OTHER], [ONE, away]):
         with pytest.raises(BadRequestError, match="several"):
             planner([], nodes).first(request({"model": ""}))
-        with pytest.raises(BadRequestError, match="several"):
+        with pytest.raises(BadRequestError, match="several") as raised:
             nodes_for("/tokenize", "", nodes, [])
+        assert raised.value.param == "model"
 
 
 def test_a_listed_adapter_names_its_base_model() -> None:
-    """As vLLM lists it: where its files are, and its parent."""
-    listed = {entry["id"]: (entry["root"], entry["parent"]) for entry in models([ONE, serving("one", "poet")])}
+    """As vLLM lists it: where its files are, and its parent; how long a prompt may be is its parent's."""
+    same = {"object": "model", "created": 0, "owned_by": "baton"}
 
-    assert listed == {"one": ("/models/one", None), "poet": ("/adapters/poet", "one")}
+    assert models([ONE, serving("one", "poet")]) == [
+        {**same, "id": "one", "root": "/models/one", "parent": None, "max_model_len": 4096},
+        {**same, "id": "poet", "root": "/adapters/poet", "parent": "one", "max_model_len": None},
+    ]

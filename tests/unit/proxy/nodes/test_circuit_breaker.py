@@ -1,10 +1,10 @@
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.nodes.circuit_breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
+from baton.proxy.nodes.circuit_breaker import BUCKETS, MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerState
 from tests.support.clock import Clock
 
-SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=10.0, breaker_open_s=2.0)
+SETTINGS = ProxyConfig(breaker_failures=3, breaker_failure_share=0.5, breaker_window_s=20.0, breaker_open_s=2.0)
 
 
 class Judged:
@@ -50,10 +50,11 @@ def test_a_success_ends_a_row(judged: Judged) -> None:
     assert judged.breaker.state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("pause_s", [0.0, SETTINGS.breaker_window_s])
+@pytest.mark.parametrize("pause_s", [0.0, SETTINGS.breaker_window_s / 2, SETTINGS.breaker_window_s])
 def test_a_share_of_the_window_opens_it(judged: Judged, pause_s: float) -> None:
     """A node on which every second request fails never fails three times in a row; what left the window is forgotten."""
     for _ in range(MIN_OUTCOMES // 2 - 1):
+        judged.clock.now_s += 1
         judged.breaker.succeeded()
         judged.fail()
     assert judged.breaker.state is BreakerState.CLOSED
@@ -62,7 +63,17 @@ def test_a_share_of_the_window_opens_it(judged: Judged, pause_s: float) -> None:
     judged.breaker.succeeded()
     judged.fail()
 
-    assert judged.breaker.reason == ("" if pause_s else "50% of the latest requests failed: connect")
+    assert judged.breaker.reason == (
+        "50% of the latest requests failed: connect" if pause_s < SETTINGS.breaker_window_s else ""
+    )
+
+
+def test_what_is_kept_of_a_window_does_not_grow_with_the_traffic(judged: Judged) -> None:
+    for _ in range(300):
+        judged.clock.now_s += 0.1
+        judged.breaker.succeeded()
+
+    assert len(judged.breaker._window._buckets) <= BUCKETS
 
 
 def test_one_trial_at_a_time_and_a_good_one_closes_it(judged: Judged) -> None:
@@ -110,6 +121,19 @@ def test_a_trial_without_a_verdict_makes_room_for_the_next(judged: Judged) -> No
     breaker.end(earlier)
 
     assert breaker.state is BreakerState.HALF_OPEN
+
+
+def test_what_failed_before_a_good_trial_does_not_count_after_it(judged: Judged) -> None:
+    for _ in range(MIN_OUTCOMES // 2):
+        judged.breaker.succeeded()
+        judged.fail()
+    judged.clock.now_s += SETTINGS.breaker_open_s
+    judged.breaker.begin()
+    judged.breaker.succeeded()
+
+    judged.fail()
+
+    assert (judged.breaker.state, judged.breaker.openings) == (BreakerState.CLOSED, 1)
 
 
 def test_requests_from_before_it_opened_change_nothing(judged: Judged) -> None:

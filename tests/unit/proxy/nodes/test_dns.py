@@ -83,21 +83,31 @@ async def test_addresses_that_go_stay_until_those_that_come_have_been_asked() ->
     assert published == [(one, two), (one, two, three), (two, three), (two, three, four), (four,)]
 
 
-@pytest.mark.parametrize("error", [socket.gaierror(-3, "try again"), UnicodeError("label too long"), None])
-async def test_a_failed_lookup_keeps_the_last_answer(error: OSError | UnicodeError | None) -> None:
-    """Also an empty one; the problem is told until it is over."""
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (socket.gaierror(-3, "try again"), "[Errno -3] try again"),
+        (UnicodeError("label too long"), "label too long"),
+        (None, "it has no address"),
+    ],
+)
+async def test_a_failed_lookup_keeps_the_last_answer(
+    error: OSError | UnicodeError | None, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also an empty one; the problem is told until it is over, and logged once."""
     resolver = Resolver("10.0.0.1")
     async with running(resolver) as (source, published):
         await until_true(lambda: published)
         resolver.error, resolver.addresses = error, []
+        await asked_again(resolver)
         await asked_again(resolver)
         described = source.describe()
         resolver.error, resolver.addresses = None, ["10.0.0.1"]
         await until_true(lambda: source.describe()["problem"] == "")
 
     assert published == [("http://10.0.0.1:8100",)]
-    assert described["urls"] == ["http://10.0.0.1:8100"]
-    assert described["problem"]
+    assert described == {"name": "dns://prefill:8100", "urls": ["http://10.0.0.1:8100"], "problem": problem}
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 async def test_a_lookup_that_hangs_is_waited_for_and_not_repeated() -> None:
@@ -125,6 +135,8 @@ async def test_stopping_does_not_wait_for_a_lookup() -> None:
         async with asyncio.timeout(20):
             await source.stop()
         assert resolver.answered == 0
+        # Nor does the process.
+        assert {thread.daemon for thread in threading.enumerate() if thread.name == "lookup prefill"} == {True}
     finally:
         resolver.goes_on.set()
 

@@ -69,6 +69,13 @@ def test_a_nodes_load_is_ours_and_theirs() -> None:
         assert busy.load == 1000 + 4 * each
 
 
+def test_what_was_ours_when_the_node_answered_is_not_the_others() -> None:
+    probed = Node(url="http://n", role="decode")
+    probed.describe(info("decode", load=load(4, 1000)), load(3, 900))
+
+    assert (probed.others.requests, probed.others.prompt_bytes) == (1, 100)
+
+
 def test_a_node_that_restarted_or_is_lost_has_nothing_from_before() -> None:
     """What others had on the former process is gone; what there is now counts whole, where that is known."""
     other = node("decode", load=load(100, 10_000))

@@ -1,14 +1,19 @@
 """What a probe means for what others have on a node."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
+import msgspec
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import health_probe
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
@@ -17,13 +22,14 @@ from tests.unit.proxy.members import info
 
 
 class BusyNode:
-    interval_s = 60.0
-
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float = 60.0) -> None:
+        self.interval_s = interval_s
         self.probes = 0
+        self.known = list[float]()  # of others at each probe
 
     async def probe(self, node: Node) -> None:
         self.probes += 1
+        self.known.append(node.others.requests)
         node.describe(info("decode", load=NodeLoad(requests=5, prompt_bytes=50)))
 
 
@@ -43,6 +49,19 @@ async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPa
         await watching.stop()
 
     assert prober.probes == 2
+
+
+async def test_what_was_heard_lately_is_known_until_the_next_probe() -> None:
+    prober, restarted = BusyNode(0.001), Mock()
+    watching = HealthProbe(Node(url="http://n", role="decode"), cast("Prober", prober), restarted)
+    watching.start()
+    try:
+        await until_true(lambda: prober.probes >= 3)
+    finally:
+        await watching.stop()
+
+    assert prober.known[:3] == [0, 5, 5]
+    assert not restarted.called
 
 
 @pytest.mark.parametrize(("before", "after"), [((3, 10), (1, 20)), ((1, 20), (3, 10))])
@@ -81,6 +100,40 @@ async def test_silence_is_no_failure_and_a_refusal_is(
     assert (probed.state, upstream.get.call_count) == (after, probes)
 
 
+class Answers:
+    """A node that answers its health and its description so."""
+
+    def __init__(self, health: int, status: int, body: bytes) -> None:
+        self.of = {"/health": (health, b""), NODE_PATH: (status, body)}
+
+    @asynccontextmanager
+    async def get(self, _url: str, path: str, *_: bytes, timeout_s: float) -> AsyncIterator[Mock]:
+        assert timeout_s == ProxyConfig().probe_timeout_s
+        status, body = self.of[path]
+        yield Mock(status=status, read_all=AsyncMock(return_value=body))
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "body", "state", "reason"),
+    [
+        (200, 200, msgspec.json.encode(info("decode")), State.READY, ""),
+        (503, 200, msgspec.json.encode(info("decode")), State.DOWN, "GET /health answered 503"),
+        (200, 401, b"", State.UNREADY, "GET /baton/node answered 401: it holds another cluster secret"),
+        (200, 403, b"", State.UNREADY, "GET /baton/node answered 403: it holds another cluster secret"),
+        (200, 404, b"", State.UNREADY, "GET /baton/node answered 404: it is no Baton node"),
+        (200, 200, b"{}", State.UNREADY, "GET /baton/node answered something else than a description"),
+    ],
+)
+async def test_what_an_answer_to_a_probe_says_of_its_node(
+    health: int, status: int, body: bytes, state: State, reason: str
+) -> None:
+    probed = Node(url="http://n", role="decode")
+
+    await prober(Answers(health, status, body)).probe(probed)
+
+    assert (probed.state, probed.reason.partition(": Object")[0]) == (state, reason)
+
+
 async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
     """Nothing can be known of its process; the silence of its engine alone, however long, does not count."""
     now_s = [0.0]
@@ -98,5 +151,5 @@ async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
     assert (probed.state, probed.silent_s, probed.unheard_s) == (State.SILENT, 0.0, 0.0)
 
 
-def prober(upstream: Mock) -> Prober:
-    return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), upstream)
+def prober(upstream: object) -> Prober:
+    return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), cast("Upstream", upstream))

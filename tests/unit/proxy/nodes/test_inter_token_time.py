@@ -111,8 +111,8 @@ def test_more_tokens_than_a_node_can_make_are_not_counted() -> None:
     assert times.tokens_per_s(0.0) == before
 
     late = fitted((1, 0.02))
-    late.learn(report(80 + 4000, 80.0), None, 40.0)
-    assert late.tokens_per_s(40.0) == pytest.approx(100, rel=0.02)
+    late.learn(report(80 + 100_000, 80.0), None, 40.0)
+    assert late.tokens_per_s(40.0) == pytest.approx(2500, rel=0.02)
 
     idle = fitted((1, 0.02))
     idle.learn(report(80, 1.6), None, 39.0)

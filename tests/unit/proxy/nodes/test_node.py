@@ -1,3 +1,4 @@
+import itertools
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, SEQUENCE_BYTES, Node, Stat
 from baton.proxy.nodes.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
+OTHER_ROLE = "it is configured as a prefill node but says that it is a decode node"
 OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
 
 
@@ -21,7 +23,8 @@ OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
         ({"state": "starting"}, State.UNREADY, "it is starting"),
         ({"state": "draining"}, State.DRAINING, "it is draining"),
         ({"control_addresses": []}, State.UNREADY, "it announces no control address"),
-        ({"role": "decode"}, State.UNREADY, "it is configured as a prefill node but says that it is a decode node"),
+        ({"role": "decode"}, State.UNREADY, OTHER_ROLE),
+        ({"role": "decode", "both_ways": True}, State.UNREADY, OTHER_ROLE),  # no operator has named it
     ],
 )
 def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], state: State, reason: str) -> None:
@@ -118,6 +121,13 @@ def test_nodes_that_differ_are_not_paired() -> None:
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
 
 
+@pytest.mark.parametrize("unheard", [Node(url="http://u", role="prefill"), node("prefill", fingerprint=None)])
+def test_a_node_that_has_not_announced_its_kv_is_not_paired(unheard: Node) -> None:
+    for one, other in itertools.permutations((unheard, node("decode"))):
+        assert unpairable_because(one, other) == "a node has not announced its fingerprint"
+    assert unheard.pairing is None
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "reason"),
     [
@@ -152,7 +162,7 @@ def test_what_is_in_flight_is_counted_and_given_back() -> None:
 
 
 def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node() -> None:
-    maker, taker = node("prefill"), node("decode")
+    maker, taker = node("prefill"), node("decode", "http://d")
     stranger = node("prefill", fingerprint=BFLOAT16)
 
     assert readiness([maker], [taker], needs_prefill=True)["ready"]
@@ -161,11 +171,31 @@ def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node(
     assert readiness([], [taker], needs_prefill=True)["reasons"] == ["no prefill node is ready"]
     mismatched = readiness([stranger], [taker], needs_prefill=True)
     assert not mismatched["ready"]
-    assert "dtype" in mismatched["unpairable"][0]["reason"]
+    assert mismatched["reasons"] == ["no ready prefill node makes KV that a ready decode node can use"]
+    reason = unpairable_because(stranger, taker)
+    assert mismatched["unpairable"] == [{"prefill": stranger.url, "decode": taker.url, "reason": reason}]
 
 
-def test_models_are_listed_once() -> None:
-    assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]
+def test_readiness_shows_each_node_and_what_stands_against_it() -> None:
+    carrying, unheard = node("prefill", "http://p", 1), Node(url="http://d", role="decode")
+    carrying.draining = True
+    carrying.begin(7)
+
+    shown = readiness([carrying], [unheard], needs_prefill=False)["nodes"]
+
+    drained = {"slot": 1, "state": "draining", "reason": "an operator drains it", "models": ["m"], "requests": 1}
+    unknown = {"slot": 0, "state": "unknown", "reason": "not probed yet", "models": [], "requests": 0}
+    assert shown == [
+        {"url": "http://p", "role": "prefill", "breaker": "closed", **drained},
+        {"url": "http://d", "role": "decode", "breaker": "closed", **unknown},
+    ]
+
+
+def test_models_of_nodes_in_use_are_listed_once() -> None:
+    unheard = Node(url="http://u", role="decode")
+    listed = models([node("decode"), unheard, node("decode", served_models=["m", "x"])])
+
+    assert [entry["id"] for entry in listed] == ["m", "x"]
 
 
 @pytest.mark.parametrize(("for_s", "ready"), [(LONGEST_SILENCE_S - 1, True), (LONGEST_SILENCE_S, False)])

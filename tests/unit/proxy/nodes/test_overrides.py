@@ -28,6 +28,7 @@ async def test_a_worker_does_what_another_was_told() -> None:
         other.adopt(told.orders())
 
         assert other.orders() == told.orders()
+        assert told.orders(7).version == 7
         assert [(node.url, node.draining) for node in other.decode] == [
             ("http://d", False),
             ("http://f", True),
@@ -47,10 +48,13 @@ async def test_a_worker_does_what_another_was_told() -> None:
 async def test_orders_about_a_node_that_no_source_has_named_yet_wait_for_it() -> None:
     """The worker that adopts them has just started, and its name is not resolved yet."""
     async with members(decode=()) as found:
-        found.adopt(AdminOverrides(removed={ROLE: ("http://a",)}, drained={ROLE: ("http://b",)}))
+        orders = AdminOverrides(removed={ROLE: ("http://a",)}, drained={ROLE: ("http://b",)}, evacuated={"http://b": 7})
+        found.adopt(orders)
         found._take("decode", "dns://d:1", ("http://a", "http://b"))
+        found._take("prefill", "dns://p:1", ("http://b",))
 
-        assert [(node.url, node.draining) for node in found.decode] == [("http://b", True)]
+        assert [(node.url, node.draining, node.evacuated_at) for node in found.decode] == [("http://b", True, 7)]
+        assert found.prefill[-1].evacuated_at == 0
 
 
 async def test_what_ends_with_its_source_is_told() -> None:
@@ -61,6 +65,9 @@ async def test_what_ends_with_its_source_is_told() -> None:
         found._take("decode", "dns://d:1", ("http://a", "http://b", "http://c"))
         found.remove(found.find("http://a")[0])
         found.drain(found.find("http://b")[0])
+        added = found.add("decode", "http://x")
+        found.drain(added)
+        found.remove(added)  # an order says it itself
         assert forgotten == []
         ordered = found.orders()
         found._take("decode", "dns://d:1", ("http://c",))

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.overrides import AdminOverrides
-from baton.proxy.nodes.registry import NodeRegistry
+from baton.proxy.nodes.registry import NodeRegistry, configured_sources
 from baton.proxy.nodes.views import LeavingView
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import BFLOAT16, info
@@ -40,6 +41,14 @@ async def members(*, ready: bool = False, **settings: Any) -> AsyncIterator[Node
         yield made
     finally:
         await made.stop()
+
+
+async def test_every_member_is_waited_for_until_it_has_been_probed_once() -> None:
+    async with members(decode=TWO) as found:
+        found.decode[0].lose(State.DOWN, "a leg failed")
+        await found.probed(20.0)
+
+        assert {node.state for node in found.all()} == {State.DOWN}
 
 
 async def test_every_member_has_a_slot_of_its_own() -> None:
@@ -92,6 +101,18 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
         assert found.state()["removed"] == [{"role": "decode", "url": "http://d"}]
 
 
+async def test_stopping_does_not_wait_for_requests_on_a_node_that_left() -> None:
+    async with members() as found:
+        leaving = found.prefill[0]
+        leaving.begin(1)
+        found.remove(leaving)
+        await asyncio.sleep(0)  # its probe goes on
+        async with asyncio.timeout(10):
+            await found.stop()
+
+        assert len(asyncio.all_tasks()) == 1
+
+
 async def test_a_url_that_two_sources_name_is_one_member() -> None:
     async with members(decode=()) as found:
         found._take("decode", "dns://d:1", ("http://a", "http://b"))
@@ -124,6 +145,15 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
         assert node.evacuated_at == 0
 
 
+async def test_evacuations_are_remembered_for_a_day() -> None:
+    async with members(decode=TWO) as found:
+        day_s, now = 86_400.0, time.time()
+        found.adopt(AdminOverrides(evacuated={"http://d": now - day_s + 600, "http://gone": now - day_s - 600}))
+        found.evacuate(found.decode[1])
+
+        assert found.orders().evacuated.keys() == {*TWO}
+
+
 async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
     """Its streams are to leave wherever they are; and it can change back."""
     async with members(decode=TWO) as told, members(decode=TWO) as other:
@@ -148,6 +178,17 @@ async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
                 ["http://p"],
                 ["http://d", "http://e"],
             ]
+
+
+async def test_a_role_was_last_changed_when_the_first_proxy_was_told() -> None:
+    async with members(decode=TWO) as found:
+        unchanged_s = []
+        for ago_s in (500.0, 0.0, 500.0):
+            node = found.find("http://e")[0]
+            found.change_role(node, "prefill" if node.role == "decode" else "decode", ago_s=ago_s)
+            unchanged_s.append(found.roles_unchanged_s)
+
+    assert unchanged_s == [pytest.approx(500, abs=60), pytest.approx(0, abs=60), pytest.approx(0, abs=60)]
 
 
 async def test_what_was_learned_of_a_node_in_a_role_is_kept_for_its_return() -> None:
@@ -205,14 +246,44 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
         assert (bad.state is State.ISOLATED) is isolated
 
 
+async def test_the_last_node_of_a_model_is_not_isolated() -> None:
+    async with members(ready=True, breaker_failures=1, decode=TWO) as found:
+        found.decode[1].describe(info("decode", served_models=["another"]))
+        found.report(found.decode[0], FailureKind.STATUS)
+
+        assert found.decode[0].state is State.READY
+
+
 async def test_a_node_that_drains_is_not_judged() -> None:
     """It refuses with 503 because it was told to stop."""
     async with members(ready=True, breaker_failures=1) as found:
         node = found.prefill[0]
         node.describe(info("prefill", state="draining"))
-        found.report(node, FailureKind.STATUS)
+        for kind in (FailureKind.STATUS, FailureKind.DISCONNECT):
+            found.report(node, kind)
 
-        assert node.breaker.admits
+        assert (node.state, node.breaker.admits) == (State.DRAINING, True)
+
+
+async def test_what_becomes_of_a_node_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with members(ready=True, breaker_failures=1, prefill=(), decode=TWO) as found:
+        found.report(found.decode[0], FailureKind.STATUS)
+
+    told = {record.message: vars(record) for record in reversed(caplog.records)}
+    node = {"url": "http://d", "role": "decode"}
+    lost = {"levelname": "INFO", **node, "state": "down", "reason": "a probe failed: it cannot be reached"}
+    assert told["node changed state"].items() >= lost.items()
+    opened = {"levelname": "WARNING", **node, "breaker": "open", "reason": "1 requests in a row failed: status"}
+    assert told["breaker changed state"].items() >= opened.items()
+
+
+def test_addresses_and_names_of_a_role_are_told_apart() -> None:
+    """Each counts once."""
+    urls = ("http://a/", "dns://p:1", "http://b", "http://a", "dns://p:1")
+    assert [source.describe() for source in configured_sources(urls, 1.0)] == [
+        {"name": "configuration", "urls": ["http://a", "http://b"]},
+        {"name": "dns://p:1", "urls": [], "problem": ""},
+    ]
 
 
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:
@@ -243,6 +314,14 @@ async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, f
         assert (node.probed, node.breaker.openings) == (probed, failed)
 
 
+async def test_a_request_that_its_node_has_judged_ends_a_row_of_failures() -> None:
+    async with members(ready=True, breaker_failures=2, decode=TWO) as made:
+        for kind in ("status", "refused", "status", "busy", "status"):
+            made.report(made.decode[0], FailureKind(kind))
+
+        assert made.decode[0].breaker.openings == 0
+
+
 async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None:
     """Plans are made from what was found at the last one."""
     async with members(ready=True, breaker_failures=1, decode=TWO) as found:
@@ -256,6 +335,7 @@ async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None
             lambda: node.describe(info("decode")),
             lambda: node.describe(info("decode", served_models=["m", "adapter"])),
             lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16)),
+            lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16, adapters=[])),
             lambda: node.describe(info("decode", served_models=["m", "adapter"], adapters=adapters)),
             lambda: node.describe(info("decode", served_models=["m"], adapters=adapters)),
             lambda: found.add("decode", "http://f"),

@@ -12,6 +12,7 @@ from baton.proxy.nodes.node import Node
 from baton.proxy.nodes.role_load import decode_load, prefill_load
 from tests.support.clock import Clock
 from tests.unit.proxy.members import info, node
+from tests.unit.proxy.nodes.test_registry import members
 
 BYTE_S = 0.001  # of a prompt
 FIRST_S, MORE_S = 0.02, 0.01  # between tokens of a stream alone, and more for each further one
@@ -64,6 +65,8 @@ def test_prompts_that_come_and_that_wait_are_a_prefill_nodes_load() -> None:
 def test_of_a_node_that_has_had_few_prompts_nothing_is_known() -> None:
     assert prefill_load(node("prefill")) is None
     assert decode_load(node("decode")) is None
+    assert decode_load(node("decode", load=NodeLoad(requests=0, prompt_bytes=0, waiting=1))) is None
+    assert Node(url="http://unheard", role="decode").kv_usage is None
 
 
 def test_tokens_are_a_decode_nodes_load() -> None:
@@ -83,6 +86,27 @@ def test_tokens_are_a_decode_nodes_load() -> None:
     assert within_target == pytest.approx((5 / 0.06) / (10 / 0.11), rel=0.05)
     assert alone == pytest.approx((1 / FIRST_S) / (5 / (FIRST_S * 3)), rel=0.1)
     assert decode_load(busy.node) == pytest.approx(alone * exp(-1))
+
+
+async def test_the_target_that_is_set_is_every_members() -> None:
+    async with members(target_inter_token_s=0.05) as found:
+        assert [node.target_inter_token_s for node in found.all()] == [0.05, 0.05]
+
+
+@pytest.mark.parametrize(("prompts_s", "ratio"), [(0.0, 1.0), (5.0, 1 - 0.5 * exp(-1 / WINDOW_S)), (50.0, 0.1)])
+def test_predictions_of_tokens_are_compared_with_what_was_seen(prompts_s: float, ratio: float) -> None:
+    """What tokens waited for prompts, at most nine tenths, is taken off."""
+    busy = DecodeNode()
+    busy.run(*(1, 5) * 2)
+    times = busy.node.times.inter_token_prediction
+    seen, before = sum(times.counts), times.sum_s
+    if prompts_s:
+        busy.node.prompt_share.add(prompts_s, busy.clock())
+        busy.node.begin_computing(100)
+    busy.run(5, seconds=1)
+
+    assert sum(times.counts) - seen == 1
+    assert times.sum_s - before == pytest.approx(ratio, rel=0.02)
 
 
 def test_a_node_that_always_has_as_many_streams_is_not_idle() -> None:

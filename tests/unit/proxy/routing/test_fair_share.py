@@ -21,6 +21,8 @@ def test_amounts_fade_by_half(half_lives: int) -> None:
     shares.forget(0)
     assert shares.given(0) == 0
     assert shares.limit(0.0, now_s, times=1.0, nodes=1, slack=0.0) / unit == pytest.approx(40)
+    shares.forget(1)
+    assert shares.given(1) == 0
 
 
 def test_after_years_without_work_nothing_overflows() -> None:

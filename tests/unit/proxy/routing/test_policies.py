@@ -82,6 +82,8 @@ def test_what_is_new_to_a_node_is_known_with_any_policy_that_remembers() -> None
     policy.forget(0)
     assert policy.seen_bytes(work, first) == 0
     assert LeastLoad().seen_bytes(work, second) == 0
+    assert policy_of("least_load", index, remembers=True).reads_prompts
+    assert not policy_of("least_load", index).reads_prompts
 
 
 def work_of(text: bytes) -> Work:
@@ -108,7 +110,7 @@ def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
         chosen = LeastLoad().choose(Work(1, turn), candidates)
         assert chosen.load == min(node.load for node in candidates.nodes)
     idle = fleet([0, 0, 0])
-    assert {LeastLoad().choose(Work(1, turn), idle).slot for turn in range(3)} == {0, 1, 2}
+    assert [LeastLoad().choose(Work(1, turn), idle).slot for turn in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
 def test_least_load_among_thousands_looks_at_some_and_at_all_in_turn() -> None:
@@ -181,13 +183,32 @@ def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
     assert policy.choose(Work(4 * CHUNK_BYTES, 0, range(4)), candidates).slot == 2
 
 
-@pytest.mark.parametrize(("given_bytes", "slot"), [(1 << 20, 0), (2 << 20, 1)])
-def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, slot: int) -> None:
+@pytest.mark.parametrize(
+    ("given_bytes", "more_bytes", "slot"), [(1 << 20, 0, 0), (2 << 20, 0, 1), (1 << 20, 4 << 20, 1)]
+)
+def test_affinity_gives_no_node_much_more_than_its_share(given_bytes: int, more_bytes: int, slot: int) -> None:
     """While all are idle the one that has seen the prompt would get everything; so it does up to a slack."""
     policy, candidates = PrefixAffinity(), fleet([0, 0])
     give(policy, Work(given_bytes, 0, range(10)), candidates.nodes[0])
 
-    assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == slot
+    assert policy.choose(Work(10 * CHUNK_BYTES + more_bytes, 1, range(10)), candidates).slot == slot
+
+
+def test_a_prompt_that_is_longer_than_any_share_goes_to_the_node_with_the_least_given() -> None:
+    policy, candidates = PrefixAffinity(), fleet([0, 0, 0])
+    for node, given_bytes in zip(candidates.nodes, (2 << 20, 1 << 20, 3 << 20), strict=True):
+        give(policy, Work(given_bytes, 0), node)
+
+    assert policy.choose(Work(8 << 20, 0), candidates).slot == 1
+
+
+def test_what_a_node_was_given_does_not_count_for_the_next_one_with_its_slot() -> None:
+    policy, candidates = PrefixAffinity(), fleet([0, 0])
+    give(policy, Work(2 << 20, 0, range(10)), candidates.nodes[0])
+    policy.forget(0)
+    give(policy, Work(10 * CHUNK_BYTES, 0, range(10)), candidates.nodes[0])
+
+    assert policy.choose(Work(10 * CHUNK_BYTES, 1, range(10)), candidates).slot == 0
 
 
 def test_affinity_finds_the_node_among_a_thousand() -> None:

@@ -42,6 +42,14 @@ def test_it_answers_as_plain_sets_do() -> None:
         assert all(index.count_seen(prompt, slot) == depth for slot, depth in wanted.items())
 
 
+def test_what_was_seen_counts_from_the_beginning() -> None:
+    index = PrefixIndex()
+    index.add((1, 3), 0)
+
+    assert index.count_seen((1, 2, 3), 0) == 1
+    assert [*each(index.matches((1, 2, 3), 1))] == [(0, 1)]
+
+
 def test_what_was_used_last_is_kept() -> None:
     """Half of the bound is always kept: a prompt that came within so many entries is still known."""
     index = PrefixIndex(max_entries=100)

@@ -34,6 +34,7 @@ def test_what_a_node_had_is_forgotten_when_it_restarts_or_leaves() -> None:
         first = router.choose(work, nodes)
         other = next(one for one in nodes if one is not first)
         router.choose(Work(9 * CHUNK_BYTES, 1, range(50, 59)), [other])
+        assert router.preview(work, nodes) == (first, 0, 1, work.prompt_bytes)
         assert router.choose(work, nodes) is first
 
         getattr(router, forget)(first)
@@ -58,9 +59,9 @@ def test_changes_of_nodes_of_the_other_role_are_not_heard() -> None:
 def test_sets_of_nodes_are_kept_within_a_bound() -> None:
     router = Router(LeastLoad())
     for slot in range(300):
-        router.choose(Work(1, 0), [node("prefill"), node("prefill", slot=slot)])
+        router.choose(Work(1, 0), (node("prefill"), node("prefill", slot=slot)))
 
-    assert 0 < len(router._candidates) <= 64
+    assert all(0 < len(kept) <= 64 for kept in (router._candidates, router._recent))
 
 
 def test_a_list_that_changes_is_another_set_of_nodes() -> None:
