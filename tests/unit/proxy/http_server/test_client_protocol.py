@@ -1,22 +1,16 @@
 """What ends a client's connection, on a transport that the test moves."""
 
 import asyncio
-from typing import Any
 
 import pytest
-import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.http_server import waiting_at
-from baton.proxy.errors import ClientGoneError
 from baton.proxy.http_server import client_protocol
-from baton.proxy.http_server.cancel_scope import CancelOnDisconnect
-from baton.proxy.http_server.client_protocol import ClientProtocol, protocol, writer_of
+from baton.proxy.http_server.client_protocol import ClientProtocol, writer_of
 from tests.support.cluster import until_true
 from tests.support.fake_transport import Transport
-
-REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+from tests.unit.proxy.http_server.connections import REQUEST, connected
 
 
 class App:
@@ -38,20 +32,6 @@ def _short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def app() -> App:
     return App()
-
-
-@pytest.fixture
-def transport() -> Transport:
-    return Transport()
-
-
-def connected(app: ASGIApp, transport: Transport) -> ClientProtocol:
-    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
-    config.load()
-    http: Any = protocol(ProxyConfig(client_stall_timeout_s=0.05))
-    made: ClientProtocol = http(config=config, server_state=uvicorn.server.ServerState(), app_state={})
-    made.connection_made(transport)  # type: ignore[arg-type]
-    return made
 
 
 @pytest.fixture
@@ -280,58 +260,6 @@ async def test_nothing_is_written_to_who_has_left(transport: Transport) -> None:
         await ended.wait()
 
     assert transport.written == b""
-
-
-@pytest.mark.parametrize("leaves", ["before", "amid", "after", "never"])
-async def test_a_block_lasts_no_longer_than_its_client_stays(transport: Transport, leaves: str) -> None:
-    """What the task does behind it goes on, as does a task that something else cancels."""
-    begun, found = asyncio.Event(), list[str]()
-
-    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
-        if leaves == "before":
-            served.connection_lost(None)
-        try:
-            with CancelOnDisconnect(writer_of(scope)):
-                begun.set()
-                await asyncio.sleep(3600 if leaves == "amid" else 0)
-        except ClientGoneError:
-            found.append("gone")
-        if leaves == "after":
-            served.connection_lost(None)
-        await asyncio.sleep(0)
-        found.append("behind it")
-
-    served = connected(app, transport)
-    served.data_received(REQUEST)
-    if leaves == "amid":
-        await begun.wait()
-        served.connection_lost(None)
-    await until_true(lambda: "behind it" in found)
-
-    assert begun.is_set() is (leaves != "before")
-    assert found == ["gone"] * (leaves in ("before", "amid")) + ["behind it"]
-
-
-async def test_a_block_whose_task_is_cancelled_as_the_client_leaves_stays_cancelled(transport: Transport) -> None:
-    """A deadline or a stop must not be lost."""
-    found = asyncio.get_running_loop().create_future()
-
-    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
-        try:
-            with CancelOnDisconnect(writer_of(scope)):
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-                served.connection_lost(None)
-                await asyncio.sleep(3600)
-        except BaseException as exc:
-            found.set_result(type(exc))
-            raise
-
-    served = connected(app, transport)
-    served.data_received(REQUEST)
-
-    assert await asyncio.wait_for(found, 20) is asyncio.CancelledError
 
 
 async def test_a_client_that_leaves_is_noticed_whichever_of_its_requests_is_answered(
