@@ -38,7 +38,7 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, word: str
 ) -> None:
     """Nor does it wait itself: the connection is closed, and the log says so."""
-    monkeypatch.setattr(channel, "TIMEOUT_S", 0.05 if word == "slow" else 20.0)
+    monkeypatch.setattr(channel, "TIMEOUT_S", 0.5 if word == "slow" else 20.0)
     answering = Channel(tmp_path / "socket", answer)
     await answering.start()
     with pytest.raises(NoAnswerError):

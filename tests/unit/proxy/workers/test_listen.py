@@ -9,12 +9,7 @@ import pytest
 
 from baton.proxy.workers import listen
 from baton.proxy.workers.listen import close, listen_on
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
+from tests.support.ports import free_port
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
