@@ -49,6 +49,8 @@ def convert(value: object, hint: Any) -> object:
 
 
 def _choice(value: object, choices: Sequence[object]) -> object:
+    if isinstance(value, bool):  # YAML reads a bare `on` or `off` so
+        value = "on" if value else "off"
     if value in choices:
         return value
     raise ValueError("one of " + ", ".join(map(str, choices)))

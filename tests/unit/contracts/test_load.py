@@ -182,6 +182,16 @@ def test_verification_is_off_full_or_a_sample(tmp_path: Path, word: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("key", "word"), [("resume", "off"), ("access_log", "off"), ("return_answers", "on"), ("return_answers", "auto")]
+)
+def test_a_choice_of_off_and_on_is_written_without_quotes(tmp_path: Path, key: str, word: str) -> None:
+    file = tmp_path / "baton.yaml"
+    file.write_text(f"proxy:\n  {key}: {word}\n")
+
+    assert getattr(load({}, {}, file).config.proxy, key) == word
+
+
+@pytest.mark.parametrize(
     ("key", "text", "value"),
     [
         *(("serve.pin_cores", text, True) for text in ("true", "Yes", "1")),
