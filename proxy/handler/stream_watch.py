@@ -7,6 +7,7 @@ connection that is closed by then. A node that is alive first sends the KV of it
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http_server.cancel_scope import CancelScope
 from baton.proxy.nodes.moves import Moves
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.planning.fleet import that_fit
 from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import History, RetryPolicy
 from baton.proxy.response.first_token_relay import FirstTokenRelay
@@ -109,32 +111,42 @@ class StreamWatch:
         self._draining_since_s = {
             node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
         }
+        retries = self._retries.left if self._retries is not None else math.inf  # each is paid for later
         for node, streams in self._streams.items():  # a cancelled block is left later
             is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
             leaving: list[_Open] = []
             if is_drained or node.evacuated_at:
                 leaving = [each for each in streams if is_drained or each.began_at < node.evacuated_at]
             if node.probed in _SILENT:
-                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s))
+                silent = (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s)
+                retries -= self._break_off(node, silent, retries)
                 node.moves.staying = Counter({"silent": len(leaving)} if leaving else {})
             else:
                 node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
 
     def _others(self, node: Node) -> Sequence[Node]:
         """Return the nodes that could go on with a node's streams."""
-        if self._prefill is not None and not any(each.state is State.READY for each in self._prefill):
-            return ()
         ready = (other for other in self._decode if other.url != node.url and other.state is State.READY)
         return [other for other in ready if other.starts_with_tokens]
 
-    def _break_off(self, node: Node, silent: "Iterable[_Open]") -> None:
+    def that_get_kv(self, others: Sequence[Node], model: str, history: History) -> Sequence[Node]:
+        """Return those of these decode nodes for which a prefill node is ready; all, if answers are made without one."""
+        if self._prefill is None:
+            return others
+        ready = (each for each in self._prefill if each.state is State.READY)
+        return that_fit(others, [each for each in ready if each.serves(model) and not history.has_lost(each)])
+
+    def _break_off(self, node: Node, silent: "Iterable[_Open]", retries: float) -> int:
+        """Let streams of a silent node leave it, for at most so many `retries`; return how many leave."""
         others = self._others(node)
-        leaving, most = (one for one in silent if one.kind is None and not one.why_it_stays(others)), MOST_AT_ONCE
+        leaving = (one for one in silent if one.kind is None and not one.why_it_stays(others))
         if self._retries is not None:
-            most, may_try = min(most, self._retries.left), self._retries.may_try_again
+            may_try = self._retries.may_try_again
             leaving = (one for one in leaving if may_try(one.history))
-        for one in [*islice(leaving, most)]:
+        most = [*islice(leaving, int(min(retries, MOST_AT_ONCE)))]
+        for one in most:
             one.leave(_STALLED)
+        return len(most)
 
     def _give_away(self, node: Node, leaving: "Sequence[_Open]", *, is_drained: bool) -> Counter[str]:
         """Let streams of a node that is alive leave it, or begin to; return how many stay, by why."""
@@ -254,7 +266,8 @@ class _Open:
         if kept is not None and kept.is_answered:
             return "ending"
         model = stream.asked.model
-        fits = any(other.serves(model) and not self.history.has_lost(other) for other in others)
+        fitting = [other for other in others if other.serves(model) and not self.history.has_lost(other)]
+        fits = fitting and self._watch.that_get_kv(fitting, model, self.history)
         return "" if fits else NotResumableReason.NO_NODE
 
     def leave_for(self, others: Sequence[Node]) -> bool:

@@ -14,7 +14,7 @@ from baton.proxy.nodes.node import State
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.resume.stream import Stream
 from tests.support.cluster import until_true
-from tests.unit.proxy.handler.watched_streams import FakeNode, Watch, stream, whole
+from tests.unit.proxy.handler.watched_streams import FakeNode, Watch, Watched, stream, whole
 
 
 async def test_streams_that_no_node_could_go_on_with_stay(watch: Watch) -> None:
@@ -114,6 +114,38 @@ async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_pref
 
     prefill.state = State.READY
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
+
+
+@pytest.mark.parametrize("unfit", ["model", "layout", "failed"])
+async def test_nor_for_a_prefill_node_that_has_another_model_or_layout_or_has_failed_on_the_request(
+    watch: Watch, unfit: str
+) -> None:
+    prefill = FakeNode(State.READY)
+    if unfit == "model":
+        prefill.serves = lambda model: model == "another"  # type: ignore[method-assign]
+    elif unfit == "layout":
+        prefill.pairing = None
+    here = watch(State.DRAINING, prefill=[prefill])
+    here.add(stream(), NOTHING_YET.without(cast("Any", prefill)) if unfit == "failed" else NOTHING_YET)
+
+    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
+    assert here.broken == []
+
+
+async def test_streams_of_two_silent_nodes_leave_for_the_retries_that_both_have(watch: Watch) -> None:
+    """Each is paid for when it goes on, after the look at which both may leave."""
+    retries = RetryPolicy(share=0, burst=1, max_attempts=2, clock=lambda: 0.0)
+    here = Watched(*map(FakeNode, (State.SILENT, State.SILENT, State.READY)), stall_timeout_s=0.2, retries=retries)
+    here.add(stream(), on=0)
+    here.add(stream(), on=1)
+    await until_true(lambda: here.broken)
+    retries.spend()
+    await asyncio.sleep(0.3)
+    broken = [*here.broken]
+    for task in here.tasks:
+        task.cancel()
+
+    assert broken == [FailureKind.STALLED]
 
 
 async def test_a_stall_is_counted_from_the_legs_beginning(watch: Watch) -> None:

@@ -17,12 +17,14 @@ from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.request.endpoints import CHAT
 from baton.proxy.request.parse import parse
 from baton.proxy.resume.stream import Stream
+from tests.unit.proxy.members import node
 
 
 class FakeNode:
     starts_with_tokens = True
     incarnation = ""
     sends_streams = True
+    pairing = node("decode").pairing
 
     def __init__(self, state: State) -> None:
         self.url = f"http://{id(self)}"
@@ -64,16 +66,19 @@ class Watched:
         self.tasks: list[asyncio.Task[None]] = []
         self.relays: list[Any] = []
 
-    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0, has_kv: bool = True) -> None:
-        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s, has_kv)))
+    def add(
+        self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0, has_kv: bool = True, on: int = 0
+    ) -> None:
+        """Watch a stream on one of the nodes."""
+        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s, has_kv, self.nodes[on])))
 
-    async def _run(self, made: Stream, history: History, sent_s: float, has_kv: bool) -> None:
+    async def _run(self, made: Stream, history: History, sent_s: float, has_kv: bool, node: FakeNode) -> None:
         relay = cast(
             "Any", SimpleNamespace(stream=made, record=SimpleNamespace(sent_s=sent_s), onto=None, asked_at=0.0)
         )
         self.relays.append(relay)
         try:
-            with self.watch.watching(cast("Any", self.nodes[0]), history, relay, has_kv=has_kv):
+            with self.watch.watching(cast("Any", node), history, relay, has_kv=has_kv):
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)
