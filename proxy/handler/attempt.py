@@ -23,7 +23,7 @@ from baton.contracts.kv_transfer import Grids, TransferParams, new_transfer_id, 
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
-from baton.proxy.handler.legs import LegRequest, first_to_count, nothing, open_decode, run_prefill
+from baton.proxy.handler.legs import LegRequest, WhileHopeful, first_to_count, nothing, open_decode, run_prefill
 from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
@@ -202,6 +202,7 @@ class Attempt:
         self._plan = plan
         self._request = request
         self._outcome: Outcome | None = None
+        self._hopeful: WhileHopeful | None = None  # while the prefill leg's failure ends the decode leg
         self._taken = False  # the decode node has answered with the prompt's KV
         self._sent: PendingRequest | None = None  # to the prefill node
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
@@ -265,14 +266,15 @@ class Attempt:
     async def _race(
         self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
     ) -> Outcome:
-        outcome, relay = await first_to_count(self._decode(decode), prefill), self._relay
+        self._hopeful = WhileHopeful(prefill)
+        outcome, relay = await first_to_count(self._decode(decode), self._hopeful), self._relay
         if isinstance(outcome, Opened) and relay is not None and relay.is_whole:
             outcome.answer.close()  # both nodes have sent the end of the answer at once
             return PrefillDone(relay.began_s, is_whole=True)
         if isinstance(outcome, Opened):
             self._begin_stream()
-            if self._request.start:
-                prefill.add_done_callback(self._note_prefill)
+            self._settle_prefill()
+        self._hopeful = None
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
@@ -284,6 +286,14 @@ class Attempt:
         if self._prefill is not None and isinstance(self._plan, DisaggregatedPlan):
             waiting_bytes = self._plan.work_bytes or self._request.prompt_bytes
             self._prefill.add_done_callback(call.node.count_computed(waiting_bytes))
+
+    def _settle_prefill(self) -> None:
+        """The decode node has made tokens, or has begun with those it was given: it does not need the prefill leg any more."""
+        if self._hopeful is not None:
+            self._hopeful.settle()
+            if self._request.start:
+                self._hopeful.prefill.add_done_callback(self._note_prefill)
+            self._hopeful = None
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
@@ -301,6 +311,7 @@ class Attempt:
         if self._end_computing is not None:
             self._end_computing()
             self._end_computing = None
+        self._settle_prefill()
         self._begin_stream()
 
     def _begin_stream(self) -> None:
@@ -315,6 +326,8 @@ class Attempt:
         if relay is None:
             return await shared.decode(call)
         relay.asked_at = time.time()
+        if self._request.start and not call.node.starts_with_tokens:
+            relay.stream.make_again()
         try:
             with shared.watch.watching(call.node, self._history, relay):
                 # Of several prompts the first tokens say nothing of the others.
@@ -351,7 +364,7 @@ class Attempt:
             else:
                 self._prefill.cancel()
                 self._sent.close()  # it may not have begun
-        if self._relay is not None and not answered:
+        if self._relay is not None:
             self._relay.on_first_event = None  # which refers to this attempt
         if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)  # no decode node will fetch the prompt

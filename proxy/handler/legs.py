@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import TOKENS_TYPE
 from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
 from baton.proxy.http.headers import find
@@ -129,7 +130,7 @@ async def run_prefill(
 async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> PrefillOutcome:
     try:
         await answer.pour(lambda data, _: relay.take(answer, data), relay.client.wait_writable)
-    except (msgspec.DecodeError, ValueError, KeyError, TypeError):
+    except (*DECODE_ERRORS, ValueError, KeyError, TypeError):
         return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
     part = relay.stream.part
     assert part is not None
@@ -140,33 +141,35 @@ async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> Pr
     return PrefillDone(relay.began_s or perf_counter(), is_whole=part.is_whole)
 
 
-async def first_to_count(
-    decode: Awaitable[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome]
-) -> DecodeOutcome | PrefillOutcome:
+async def first_to_count(decode: Awaitable[DecodeOutcome], hopeful: "WhileHopeful") -> DecodeOutcome | PrefillOutcome:
     """Run the decode leg, in the caller's own task, unless the prefill leg ends in a way that makes waiting pointless."""
-    with _WhileHopeful(prefill):
+    with hopeful:
         return await decode
-    return prefill.result()
+    return hopeful.prefill.result()
 
 
-class _WhileHopeful:
+class WhileHopeful:
     """Runs a block until the prefill leg has failed; it is cancelled then, and left."""
 
-    __slots__ = ("_prefill", "_scope", "_timer")
+    __slots__ = ("_scope", "_timer", "prefill")
 
     def __init__(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
-        self._scope = CancelScope()
-        self._prefill = prefill
+        self.prefill = prefill
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
-        self._prefill.add_done_callback(self._look)
+        self._scope = CancelScope()
+        self.prefill.add_done_callback(self._look)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._prefill.remove_done_callback(self._look)
+        self.settle()
+        return self._scope.end(kind)
+
+    def settle(self) -> None:
+        """The decode node has made tokens: how the prefill leg ends changes nothing any more."""
+        self.prefill.remove_done_callback(self._look)
         if self._timer is not None:
             self._timer.cancel()
-        return self._scope.end(kind)
 
     def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         if prefill.cancelled() or prefill.exception() is not None:  # the latter is ours; `result` will raise it
@@ -220,6 +223,6 @@ def _answered(answer: UpstreamResponse, body: bytes) -> NodeAnsweredError:
 def _is_openai_error(body: bytes) -> bool:
     try:
         decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return False
     return isinstance(decoded, dict) and isinstance(decoded.get("error"), dict)

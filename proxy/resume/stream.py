@@ -108,6 +108,11 @@ class Stream:
                 self.kept = KeptTokens()
             self.asked = replace(self.asked, start=self.tokens())
 
+    def make_again(self) -> None:
+        """A decode node that starts with no tokens makes the answer from its beginning: they may be others."""
+        if self.kept is not None:
+            self.kept = KeptTokens()
+
     def begin_decode(self, record: GapRecord) -> None:
         if self.part is not None:
             self.part.ended = True

@@ -254,7 +254,7 @@ class FakeVllm(StrictNode):
         headers = [(b"content-type", TOKENS_TYPE.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for at in range(self.names_ahead):
-            await _send(send, TOKENS_COMMENT + b"0 %d\n" % (FIRST_ID + at))
+            await _send(send, TOKENS_COMMENT + b"0 %d\n" % (FIRST_ID + self.drift + at))
             await asyncio.sleep(self.token_delay_s)
         if self.fault == "stall":
             await self.may_go_on.wait()

@@ -51,6 +51,12 @@ async def with_a_client_that_leaves(running: Cluster) -> None:
     running.release()
 
 
+async def answered_without_its_prefill_node(running: Cluster) -> None:
+    running.prefill[0].fault = "hang"
+    running.decode[0].recomputes = True
+    await running.complete(stream=True)
+
+
 async def refused(running: Cluster) -> None:
     await running.complete(model="another")
 
@@ -59,7 +65,9 @@ async def passed(running: Cluster) -> None:
     await running.http.post("/tokenize", json={"model": COMPLETION["model"], "prompt": "a"})
 
 
-@pytest.mark.parametrize("use", [relayed, whole, with_a_client_that_leaves, refused, passed])
+@pytest.mark.parametrize(
+    "use", [relayed, whole, with_a_client_that_leaves, answered_without_its_prefill_node, refused, passed]
+)
 async def test_a_request_that_has_ended_is_in_no_reference_cycle(
     use: Callable[[Cluster], Awaitable[None]], left: Left
 ) -> None:

@@ -1,5 +1,6 @@
 """Streams that break after the first byte: the client sees one stream, or an error event that says why not."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from baton.contracts.kv_transfer import FIELD
 from baton.proxy.resume.rules import NotResumableReason
 from tests.integration.proxy.test_failover import transfer
 from tests.integration.proxy.test_failures import assert_nothing_left
-from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster
+from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
 from tests.support.fake_answers import FIRST_ID, MODEL, events
 from tests.support.fake_typed import typed_stream
 from tests.support.fake_vllm import Fault
@@ -180,6 +181,39 @@ async def test_a_whole_answer_that_no_node_goes_on_with_is_made_again(first_toke
         await assert_nothing_left(running)
 
     assert got.status_code == 200
+
+
+async def test_a_whole_answer_that_is_made_again_may_have_other_tokens() -> None:
+    """Of nodes that start with none: it is drawn, and need not be the one that was lost."""
+    async with cluster(decode=2, probe_interval_s=30.0) as running:
+        for drift, node in enumerate(running.decode):
+            node.names_ahead, node.recomputes, node.drift = 4, True, drift
+        running.decode[0].fault = "cut"
+        got = await ask(running, "chat", max_tokens=TOKENS)
+        failures = await running.metric('baton_leg_failures_total{kind="protocol",role="decode"}')
+        await assert_nothing_left(running)
+
+    assert got.status_code == 200
+    assert failures == 0
+
+
+async def test_a_whole_answer_outlives_its_prefill_node_once_it_is_made() -> None:
+    """The decode node has computed the prompt itself; that the prefill node fails then changes nothing."""
+    async with cluster(decode=2, probe_interval_s=30.0, first_tokens="3-alike") as running:
+        for node in running.decode:
+            node.names_ahead, node.recomputes, node.fault = 4, True, "stall"
+        running.prefill[0].fault = "hang"
+        asked = asyncio.create_task(running.chat(max_tokens=TOKENS))
+        await until_true(lambda: any(node.seen for node in running.decode))
+        await asyncio.sleep(0.2)  # its tokens have come
+        await running.prefill[0].stop()
+        await running.until_state(running.prefill[0], "down")
+        for node in running.decode:
+            node.may_go_on.set()
+        got = await asked
+        legs = sum(len(node.seen) for node in running.decode)
+
+    assert (got.status_code, legs) == (200, 1)
 
 
 async def test_a_whole_answer_of_which_tokens_do_not_say_all() -> None:

@@ -208,14 +208,15 @@ async def test_the_leg_of_a_prefill_node_that_is_cut_says_so() -> None:
 NONE_COMES = PrefillFailed(FailureKind.DISCONNECT, "")
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize(
     ("start", "ends", "cancels"),
     [(((1,),), NONE_COMES, 1), (((1,),), PrefillDone(), 0), ((), NONE_COMES, 0), (((1,),), None, 0)],
 )
 async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
-    monkeypatch: pytest.MonkeyPatch, start: Any, ends: Any, cancels: int
+    monkeypatch: pytest.MonkeyPatch, start: Any, ends: Any, cancels: int, is_whole: bool
 ) -> None:
-    """Its stream has begun before the KV could come; one that starts with none has waited for it. Not when its answer has ended."""
+    """Its stream, or the tokens of a whole answer, have begun before the KV could come; one that starts with none has waited for it. Not when its answer has ended."""
     made, may_end = runner(), asyncio.Event()
     plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
 
@@ -227,11 +228,24 @@ async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
     monkeypatch.setattr(made.upstream, "send", Mock(return_value=Mock(at_s=1.0)))
     relay = Mock(is_whole=False, began_s=0.0, stream=Mock(choices=1))
     attempt = made.run(plan, replace(request({"stream": True}), start=start), relay)
-    monkeypatch.setattr(attempt, "_decode", AsyncMock(return_value=Opened(Mock(headers=[]), b"data: a\n\n")))
-    async with attempt:
+    opened = Opened(Mock(headers=[]), b"data: a\n\n")
+
+    async def end_prefill() -> None:
         if ends is not None:
             may_end.set()
             await until_true(lambda: not plan.prefill.requests)
+
+    async def decode(_: object) -> Opened:
+        if is_whole:
+            attempt._begin_tokens()
+            await end_prefill()
+        return opened
+
+    monkeypatch.setattr(attempt, "_decode", decode)
+    async with attempt as outcome:
+        assert outcome is opened
+        if not is_whole:
+            await end_prefill()
     await made.stop()
     await until_true(lambda: not plan.prefill.requests)
 

@@ -10,7 +10,7 @@ import pytest
 from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT, TOKENS_TYPE
 from baton.proxy.errors import FailureKind
 from baton.proxy.handler import legs
-from baton.proxy.handler.legs import first_to_count, open_decode, run_prefill
+from baton.proxy.handler.legs import WhileHopeful, first_to_count, open_decode, run_prefill
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.outcome import (
     DecodeFailed,
@@ -63,7 +63,7 @@ async def test_a_prefill_leg_that_failed_ends_the_decode_leg() -> None:
     """It would wait in vain; the task itself is not cancelled."""
     decode = Decode()
 
-    assert await first_to_count(decode.run(), ending(FAILED)) is FAILED
+    assert await first_to_count(decode.run(), WhileHopeful(ending(FAILED))) is FAILED
     assert decode.was_cut
     task = asyncio.current_task()
     assert task is not None
@@ -84,7 +84,7 @@ async def test_a_decode_leg_goes_on_behind_a_prefill_leg_that_is_done_and_a_mome
 ) -> None:
     monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 30.0 if answers else 0.01)
     decode = Decode()
-    counting = asyncio.create_task(first_to_count(decode.run(), ending(ended)))
+    counting = asyncio.create_task(first_to_count(decode.run(), WhileHopeful(ending(ended))))
     await settle()
     if answers:
         decode.may_end.set()
@@ -111,7 +111,7 @@ async def test_a_prefill_leg_that_ends_with_the_decode_leg_cancels_nothing_after
         return OPENED
 
     async def request() -> None:
-        assert await first_to_count(decode(), leg) is OPENED
+        assert await first_to_count(decode(), WhileHopeful(leg)) is OPENED
         await asyncio.sleep(0.05)  # the answer is relayed
 
     leg, asked = asyncio.create_task(prefill()), asyncio.create_task(request())
@@ -122,6 +122,31 @@ async def test_a_prefill_leg_that_ends_with_the_decode_leg_cancels_nothing_after
     await asked
 
 
+@pytest.mark.parametrize("outcome", [FAILED, REFUSED], ids=lambda each: type(each).__name__)
+async def test_a_prefill_leg_that_fails_once_the_decode_node_makes_tokens_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, outcome: PrefillOutcome
+) -> None:
+    """Also where the decode leg was about to end, since the prefill node had refused before."""
+    monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 0.05)
+    decode, may_fail = Decode(), asyncio.Event()
+
+    async def prefill() -> PrefillOutcome:
+        await may_fail.wait()
+        return outcome
+
+    hopeful = WhileHopeful(asyncio.create_task(prefill()))
+    counting = asyncio.create_task(first_to_count(decode.run(), hopeful))
+    if outcome is REFUSED:
+        may_fail.set()
+    await settle()
+    hopeful.settle()
+    may_fail.set()
+    await asyncio.sleep(0.1)
+    decode.may_end.set()
+
+    assert await counting is OPENED
+
+
 async def test_who_is_cancelled_while_the_prefill_leg_fails_stays_cancelled() -> None:
     """The client left in the same moment: that is not taken for the end of the leg."""
     decode, may_fail = Decode(), asyncio.Event()
@@ -130,7 +155,7 @@ async def test_who_is_cancelled_while_the_prefill_leg_fails_stays_cancelled() ->
         await may_fail.wait()
         return FAILED
 
-    counting = asyncio.create_task(first_to_count(decode.run(), asyncio.create_task(fail())))
+    counting = asyncio.create_task(first_to_count(decode.run(), WhileHopeful(asyncio.create_task(fail()))))
     await settle()
     may_fail.set()
     await asyncio.sleep(0)  # the leg has ended, and its waiter has not run yet
@@ -147,7 +172,7 @@ async def test_a_fault_of_ours_in_the_prefill_leg_is_raised() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await first_to_count(Decode().run(), asyncio.create_task(fail()))
+        await first_to_count(Decode().run(), WhileHopeful(asyncio.create_task(fail())))
 
 
 @pytest.mark.parametrize("names_tokens", [True, False])
