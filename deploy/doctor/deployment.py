@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from baton.contracts import probe
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import NodeInfo
@@ -115,7 +116,7 @@ class ProbeClient:
 def _decode(answer: httpx.Response, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(answer.content, type=kind)
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise AskError(f"it answered something else: {exc}") from exc
 
 

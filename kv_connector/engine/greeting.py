@@ -9,6 +9,7 @@ handed to Mooncake before it has answered.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from baton.kv_connector.errors import EngineError
@@ -33,7 +34,10 @@ class PeerReachability:
         with self._lock:
             if target not in self._answered:
                 self._remember(target, None)
-                threading.Thread(target=self._greet, args=(target,), name="baton-greeting", daemon=True).start()
+                try:
+                    threading.Thread(target=self._greet, args=(target,), name="baton-greeting", daemon=True).start()
+                except RuntimeError:  # the system has no more threads, for now
+                    self._remember(target, False)
             result = self._answered[target]
             if result is False:
                 del self._answered[target]
@@ -41,13 +45,14 @@ class PeerReachability:
 
     def _greet(self, target: str) -> None:
         host, _, port = target.rpartition(":")
+        result = False
         try:
-            self._ask(host.strip("[]"), int(port))
-            result = True
-        except (EngineError, ValueError):
-            result = False
-        with self._lock:
-            self._remember(target, result)
+            with suppress(EngineError, ValueError):
+                self._ask(host.strip("[]"), int(port))
+                result = True
+        finally:  # also after a fault of ours: nothing waits for this target for ever
+            with self._lock:
+                self._remember(target, result)
 
     def _remember(self, target: str, result: bool | None) -> None:
         self._answered[target] = result

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.status_endpoints import FAR_SUFFIX
@@ -232,7 +233,7 @@ class Outcomes:
     def _add(self, encoded: bytes) -> None:
         try:
             line = msgspec.json.decode(encoded, type=Outcome)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             return  # of another version: the header is a courtesy, the answer is right either way
         if line.path in _PATHS:
             self._known[line.transfer_id] = line

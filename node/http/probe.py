@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from baton.contracts import probe
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.probe import Answer, Place, Question, Reached
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.sockets import Context, ControlClient
@@ -64,7 +65,7 @@ class ProbeApi:
             return
         try:
             found = await _while_asked_for(receive, self._do(_decoder.decode(body)))
-        except msgspec.DecodeError as exc:
+        except DECODE_ERRORS as exc:
             await send_error(send, 400, f"that cannot be tried: {exc}")
         except (ProbeBusyError, ProbeError) as exc:
             await send_error(send, 503, str(exc))

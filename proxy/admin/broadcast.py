@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.proxy.errors import UpstreamError
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import Upstream
@@ -61,5 +62,5 @@ def _missing(node: Node, path: str) -> str | None:
 def _decoded(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body) if body else None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return body.decode(errors="replace")[:MAX_TEXT]

@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import error_body
 from baton.contracts.kv_transfer import Role
 from baton.proxy.admin.broadcast import FanOutPath, fan_out, result_of
@@ -250,7 +251,7 @@ def _chosen(members: NodeRegistry, choose: Callable[[Sequence[Node], str, str], 
     """Return the nodes that a call about an adapter is for. Raises `ProxyError`: its body does not say."""
     try:
         said = msgspec.json.decode(body, type=_AboutAdapter)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise BadRequestError(f"the body does not name an adapter: {exc}") from exc
     return choose(members.all(), said.lora_name, said.base_model_name or "")
 

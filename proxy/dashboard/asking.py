@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import UpstreamError
@@ -121,7 +122,7 @@ class Nodes:
             return {"problem": f"{node.url}: {exc}"}
         if answer.status != 200 or len(body) > MAX_ANSWER_BYTES:
             return {"problem": f"{node.url} answered {answer.status}"}
-        with suppress(msgspec.DecodeError):
+        with suppress(*DECODE_ERRORS):
             said = msgspec.json.decode(body)
             if isinstance(said, dict):
                 return said

@@ -46,7 +46,8 @@ class FileWatcher(Generic[T]):
         self._take = take
         self._failed = failed
         self._look_s = look_s
-        self._stamps = self._now()
+        self._stamps: list[_Stamp] | None = self._now()  # None: the files could not be used, and are read again
+        self._problem = ""  # with the files, as they are now
         self._task: asyncio.Task[None] | None = None
         take(read())
 
@@ -65,13 +66,16 @@ class FileWatcher(Generic[T]):
             await asyncio.sleep(self._look_s)
             if (stamps := self._now()) == self._stamps:
                 continue
-            self._stamps = stamps  # before it is read: what is written from here on will differ
             try:
                 self._take(await asyncio.to_thread(self._read))
             except (ValueError, OSError) as exc:
-                self._failed(True)
-                logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
+                self._stamps = None
+                if str(exc) != self._problem:
+                    self._problem = str(exc)
+                    self._failed(True)
+                    logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
             else:
+                self._stamps, self._problem = stamps, ""  # of before: what was written from then on will differ
                 self._failed(False)
 
     def _now(self) -> list[_Stamp]:

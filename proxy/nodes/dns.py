@@ -113,7 +113,10 @@ class DnsSource:
 
         # A thread of our own and a daemon, since a resolver may hang for long and must not keep the process from
         # ending.
-        threading.Thread(target=work, name=f"lookup {self._host}", daemon=True).start()
+        try:
+            threading.Thread(target=work, name=f"lookup {self._host}", daemon=True).start()
+        except RuntimeError as exc:  # the system has no more threads, for now
+            deliver(OSError(str(exc)))
         return future
 
 

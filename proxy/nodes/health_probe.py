@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
@@ -100,7 +101,12 @@ class HealthProbe:
         while True:
             self._woken.clear()  # a wake-up from here on means something that this probe may not have seen
             before = self._node.probed, self._node.probed_reason
-            await self._prober.probe(self._node)
+            try:
+                await self._prober.probe(self._node)
+            except Exception as exc:  # task boundary: the node has to be probed again
+                self._node.lose(State.UNREADY, f"the proxy failed on what it answered: {exc!r}")
+                if (self._node.probed, self._node.probed_reason) != before:
+                    logger.exception("a probe failed", extra={"url": self._node.url})
             self._note(before)
             if not await self._is_woken(min(self._prober.interval_s, STALE_S)) and self._prober.interval_s > STALE_S:
                 self._node.forget_others()
@@ -140,5 +146,5 @@ def _describe(node: Node, status: int, body: bytes, own: NodeLoad) -> None:
     else:
         try:
             node.describe(msgspec.json.decode(body, type=NodeInfo), own)
-        except msgspec.DecodeError as exc:
+        except DECODE_ERRORS as exc:
             node.lose(State.UNREADY, f"GET {NODE_PATH} answered something else than a description: {exc}")

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.proxy.errors import UpstreamError
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import usable
@@ -41,7 +42,7 @@ class EngineDocument:
             try:
                 async with self._upstream.get(node.url, PATH, timeout_s=ASK_S) as answer:
                     said = msgspec.json.decode(await answer.read_all()) if answer.status == 200 else None
-            except (UpstreamError, msgspec.DecodeError):
+            except (UpstreamError, *DECODE_ERRORS):
                 continue
             if isinstance(said, dict) and isinstance(said.get("paths"), dict):
                 self._of, self._said = node.incarnation, said

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote
 import msgspec
 from starlette.types import Receive, Scope
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import LOCAL
 from baton.proxy.errors import BadGatewayError, StreamBrokenError, UpstreamError
 from baton.proxy.handler.request_handler import RequestHandler
@@ -113,7 +114,7 @@ def _understood(scope: Scope, client: ClientResponse, body: bytes) -> ClientRequ
         fields = split(body) if body else {}
         named = parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]  # where there is no body
         model = msgspec.json.decode(fields["model"], type=str) if "model" in fields else named
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         fields, model = {}, ""
     return ClientRequest(
         endpoint=scope["path"],

@@ -6,10 +6,12 @@ token: the answer's first one, chosen as the client asks for it, if it is to tra
 one that is thrown away. Both carry signed `kv_transfer_params` and nothing that the client wrote there.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.kv_transfer import FIELD
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.fields import Fields, is_set
@@ -115,6 +117,7 @@ def prefill_body(request: ClientRequest, params: dict[str, Any], *, first_token:
 
 def _min_tokens(fields: Fields) -> dict[str, int]:
     """Return a `min_tokens` that one token can satisfy, which to the first token is the same; more than `max_tokens` is refused."""
-    if is_set(fields, "min_tokens") and msgspec.json.decode(fields["min_tokens"], type=float) > 0:
-        return {"min_tokens": 1}
+    with suppress(*DECODE_ERRORS):  # out of range: the decode node says so
+        if is_set(fields, "min_tokens") and msgspec.json.decode(fields["min_tokens"], type=float) > 0:
+            return {"min_tokens": 1}
     return {}

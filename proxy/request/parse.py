@@ -9,6 +9,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import AHEAD
 from baton.contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
 from baton.contracts.kv_transfer import Start
@@ -153,7 +154,7 @@ def _split(body: bytes) -> dict[str, msgspec.Raw]:
         return split(body)
     except msgspec.ValidationError as exc:
         raise BadRequestError("the request body must be a JSON object") from exc
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise BadRequestError(f"the request body is not valid JSON: {exc}") from exc
 
 
@@ -176,7 +177,7 @@ def _as_integer(value: msgspec.Raw) -> msgspec.Raw:
 def _decode_model(value: msgspec.Raw) -> str:
     try:
         return msgspec.json.decode(value, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise BadRequestError("'model' is not a valid string", param="model") from exc
 
 

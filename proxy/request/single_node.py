@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.fields import Fields, is_on, is_set, kind_of
 from baton.proxy.request.parse import ClientRequest
@@ -55,5 +56,5 @@ def _decoded(fields: Fields, name: str, kind: type) -> Any:
     """Return a field's value; None where it is no such thing, which the node will say."""
     try:
         return msgspec.json.decode(fields[name], type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None

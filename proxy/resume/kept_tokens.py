@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import FailureKind, UpstreamError
@@ -82,7 +83,7 @@ def _head_in(line: bytes) -> Head:
         if len(line) > MAX_HEAD_BYTES:
             raise UpstreamError(FailureKind.PROTOCOL, "its answer's head is too long")
         head = msgspec.json.decode(line, type=Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except DECODE_ERRORS as exc:
         raise UpstreamError(FailureKind.PROTOCOL, "its answer has no head") from exc
     if not 200 <= head.status < 600 or not all(_IS_NAME(name) and _IS_TEXT(text) for name, text in head.headers):
         raise UpstreamError(FailureKind.PROTOCOL, "its answer's head is none of HTTP's")

@@ -1,5 +1,6 @@
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_a_silent_target_is_asked_again_by_the_next_who_wants_to_know() -> None:
     peers.alive = True
 
     assert end_of(greetings, "10.0.0.1:15000") is True
+
+
+def test_a_target_that_could_not_be_asked_for_want_of_a_thread_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transfers to it would wait for an answer that never comes."""
+    peers = Peers()
+    peers.may_answer.set()
+    greetings = PeerReachability(peers.ask)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        assert greetings.answered("10.0.0.1:15000") is False
+
+    assert end_of(greetings, "10.0.0.1:15000") is True
+
+
+def test_nor_does_anything_wait_for_a_target_after_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: told.set())
+
+    assert end_of(PeerReachability(Mock(side_effect=RuntimeError("a fault"))), "10.0.0.1:15000") is False
+    assert told.wait(5)
 
 
 def test_a_name_that_is_no_address_does_not_answer() -> None:

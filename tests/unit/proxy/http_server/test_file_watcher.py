@@ -86,6 +86,31 @@ def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
         FileWatcher("the file", [seen.path], read=seen.read, take=seen.taken.append)
 
 
+async def test_files_that_could_not_be_read_for_a_moment_are_read_again(
+    seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process had no free descriptor, for instance: nothing is written a second time. Told once."""
+    fails = 3
+
+    def read() -> str:
+        nonlocal fails
+        if seen.path.read_text() == "second" and fails:
+            fails -= 1
+            raise OSError("too many open files")
+        return seen.read()
+
+    follower = FileWatcher(
+        "the file", [seen.path], read=read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
+    )
+    follower.start()
+    seen.path.write_text("second")
+    await until_true(lambda: seen.taken == ["first", "second"])
+    await until_true(lambda: seen.failures == [True, False])
+    await follower.stop()
+
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+
+
 async def test_what_cannot_be_taken_is_told_and_the_next_one_is(seen: Seen) -> None:
     """A disk that is full, for instance: the file is followed on."""
 

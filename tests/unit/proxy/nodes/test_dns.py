@@ -110,6 +110,24 @@ async def test_a_failed_lookup_keeps_the_last_answer(
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
+async def test_a_lookup_for_which_there_is_no_thread_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit of threads, for instance."""
+    resolver, failed = Resolver("10.0.0.1"), list[str]()
+    start = threading.Thread.start
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name == "lookup prefill" and not failed:
+            failed.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    async with running(resolver) as (_, published):
+        await until_true(lambda: published)
+
+    assert failed
+
+
 async def test_a_lookup_that_hangs_is_waited_for_and_not_repeated() -> None:
     """Threads do not pile up, and its late answer counts."""
     resolver = Resolver("10.0.0.1")

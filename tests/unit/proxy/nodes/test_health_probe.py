@@ -64,6 +64,25 @@ async def test_what_was_heard_lately_is_known_until_the_next_probe() -> None:
     assert not restarted.called
 
 
+async def test_a_node_on_whose_answer_the_proxy_fails_is_not_used_and_is_probed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A fault of ours is logged once, and costs no more than it must."""
+    probed, failing = Node(url="http://n", role="decode"), BusyNode(0.001)
+    works, failing.probe = failing.probe, AsyncMock(side_effect=KeyError("a fault"))  # type: ignore[method-assign]
+    watching = HealthProbe(probed, cast("Prober", failing), lambda _: None)
+    watching.start()
+    try:
+        await until_true(lambda: cast("Mock", failing.probe).call_count >= 3)
+        assert (probed.state, "KeyError" in probed.reason) == (State.UNREADY, True)
+        failing.probe = works  # type: ignore[method-assign]
+        await until_true(lambda: probed.state == State.READY)
+    finally:
+        await watching.stop()
+
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+
+
 @pytest.mark.parametrize(("before", "after"), [((3, 10), (1, 20)), ((1, 20), (3, 10))])
 def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], after: tuple[int, int]) -> None:
     """The node may or may not have counted it."""
@@ -100,6 +119,9 @@ async def test_silence_is_no_failure_and_a_refusal_is(
     assert (probed.state, upstream.get.call_count) == (after, probes)
 
 
+SOMETHING_ELSE = "GET /baton/node answered something else than a description"
+
+
 class Answers:
     """A node that answers its health and its description so."""
 
@@ -121,7 +143,9 @@ class Answers:
         (200, 401, b"", State.UNREADY, "GET /baton/node answered 401: it holds another cluster secret"),
         (200, 403, b"", State.UNREADY, "GET /baton/node answered 403: it holds another cluster secret"),
         (200, 404, b"", State.UNREADY, "GET /baton/node answered 404: it is no Baton node"),
-        (200, 200, b"{}", State.UNREADY, "GET /baton/node answered something else than a description"),
+        (200, 200, b"{}", State.UNREADY, SOMETHING_ELSE),
+        (200, 200, b'{"role": "decode", "model": "\xff"}', State.UNREADY, SOMETHING_ELSE),
+        (200, 200, b'{"new": ' + b"[" * 100_000, State.UNREADY, SOMETHING_ELSE),
     ],
 )
 async def test_what_an_answer_to_a_probe_says_of_its_node(
@@ -131,7 +155,10 @@ async def test_what_an_answer_to_a_probe_says_of_its_node(
 
     await prober(Answers(health, status, body)).probe(probed)
 
-    assert (probed.state, probed.reason.partition(": Object")[0]) == (state, reason)
+    assert (probed.state, probed.reason.partition(": ")[0] if reason == SOMETHING_ELSE else probed.reason) == (
+        state,
+        reason,
+    )
 
 
 async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:

@@ -80,6 +80,15 @@ def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> Non
     assert {name: sent[name] for name in PROMPT_FIELDS} == PROMPT_FIELDS
 
 
+def test_a_least_number_of_tokens_that_is_none_is_the_decode_nodes_to_refuse() -> None:
+    request = parse(COMPLETIONS, "id", [], b'{"model": "m", "prompt": "a", "min_tokens": 1e999}')
+
+    assert msgspec.json.decode(decode_body(request.fields, None), type=dict[str, msgspec.Raw])[
+        "min_tokens"
+    ] == msgspec.Raw(b"1e999")
+    assert b'"max_tokens":1' in prefill_body(request, {}, first_token=True)
+
+
 @pytest.mark.parametrize("least", [0, 0.0, None])
 def test_no_least_number_of_tokens_stays_none(least: float | None) -> None:
     """One would keep the first token from ending the answer."""
