@@ -42,7 +42,7 @@ class ControlHandler(Protocol):
         ...
 
     def on_tick(self) -> None:
-        """Every `tick_s`, and soon after each `wake()`."""
+        """Every `tick_s`."""
         ...
 
     def on_disconnect(self, peer: PeerKey) -> None:
@@ -78,7 +78,6 @@ class ControlLoop:
         self._poller = zmq.Poller()
         self._wakeup = Wakeup()
         self._actions: deque[Callable[[], None]] = deque()
-        self._ticks_wanted = False
         self._stopping = False
         self._stop_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="baton-control", daemon=True)
@@ -123,11 +122,6 @@ class ControlLoop:
         """Close the connection to a dialled peer. Messages posted to it later dial again."""
         self._post(lambda: self._forget(peer))
 
-    def wake(self) -> None:
-        """Ask for a call of `on_tick` soon; several calls may make one."""
-        self._ticks_wanted = True
-        self._wakeup.set()
-
     def _post(self, action: Callable[[], None]) -> None:
         self._actions.append(action)
         if threading.get_ident() != self._thread.ident:  # the loop itself looks after each callback
@@ -146,8 +140,7 @@ class ControlLoop:
             if self._wakeup.descriptor in ready:
                 self._wakeup.clear()
             self._receive(ready)
-            if self._ticks_wanted or time.monotonic() >= next_tick:
-                self._ticks_wanted = False
+            if time.monotonic() >= next_tick:
                 self._receive(dict(self._poller.poll(0)))  # what came while we were busy shows who is alive
                 self._call(self._keep_listening)
                 self._call(self._handler.on_tick)

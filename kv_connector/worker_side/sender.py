@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from baton.kv_connector.engine.base import Push as EnginePush
 from baton.kv_connector.engine.base import SendingEngine
@@ -90,6 +90,7 @@ class Sender:
         self._inbox: queue.SimpleQueue[_Written | None] = queue.SimpleQueue()
         self._under_way: list[_UnderWay] = []
         self._pairings: dict[int, Pairing] = {}  # by incarnation of a decode rank
+        self._max_units_to: dict[int, int] = {}  # likewise
         self._ended_s: dict[int, float] = {}  # when the last push to a decode rank ended, and the next had the link
         self._awake = False  # a wake-up waits in the inbox: any number of them is one
         self._stopping = False
@@ -200,7 +201,7 @@ class Sender:
         while True:
             busy = self._busy()
             with self._lock:
-                push = self._producer.next_push(self._max_units, busy)
+                push = self._producer.next_push(self._max_units, busy, self._max_units_to)
                 if push is None:
                     return
                 self._producer.push_begun(push, time.monotonic())
@@ -251,10 +252,12 @@ class Sender:
                 living = set(self._producer.sessions)
             pairing = self._introduction.pairing(hello)
             copies = max([sum(pair.copies for pair in pairing.of_layer(layer)) for layer in pairing.layers], default=1)
-            self._max_units = min(self._max_units, self._units_at_once(self._layer_block_bytes, copies))
-            self._ended_s = {peer: ended_s for peer, ended_s in self._ended_s.items() if peer in living}
-            kept = {peer: known for peer, known in self._pairings.items() if peer in living}
-            self._pairings = kept | {decode: pairing}
+            self._pairings[decode] = pairing
+            self._max_units_to[decode] = min(self._max_units, self._units_at_once(self._layer_block_bytes, copies))
+            of_peers: tuple[dict[int, Any], ...] = self._pairings, self._max_units_to, self._ended_s
+            for known in of_peers:
+                for gone in known.keys() - living - {decode}:
+                    del known[gone]
         return self._pairings[decode]
 
 

@@ -93,8 +93,8 @@ class Planner:
         decode: Sequence[Node] = found.decode
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
-        if request.start:
-            decode = _that_start(decode, is_optional=request.start_is_optional)
+        if request.start and not (decode := _that_start(decode, request)):
+            raise UnavailableError("no decode node starts requests with tokens")
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._on_one_node(request, work, found, decode, reason)
@@ -181,8 +181,7 @@ class Planner:
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
         if request.start:
-            starting = [node for node in others if node.starts_with_tokens]
-            others = starting or (others if request.start_is_optional else [])
+            others = _that_start(others, request)
         decode_nodes = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
         is_move = isinstance(failed, DisaggregatedPlan) and failed.moves
         if may_retry and (isinstance(failure, PrefillFailed) or is_move):
@@ -322,12 +321,10 @@ def _paired(work: Work, chosen_prefill: Choice, chosen_decode: Node, label: str)
     )
 
 
-def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
+def _that_start(decode: Sequence[Node], request: ClientRequest) -> list[Node]:
     """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made from the start and none starts with tokens."""
     starting = [node for node in decode if node.starts_with_tokens]
-    if starting or is_optional:
-        return starting or [*decode]
-    raise UnavailableError("no decode node starts requests with tokens")
+    return starting or ([*decode] if request.start_is_optional else [])
 
 
 def key_of(request: ClientRequest, header: str) -> str:

@@ -52,6 +52,7 @@ def _prefill(ranks: Ranks, requests: int) -> list[Table]:
         ("P released", machine.released, requests),
         ("P to be sent", loop._actions, PENDING),
         ("P pairings of the sender", sender._pairings, ranks_known),
+        ("P sizes of calls", sender._max_units_to, ranks_known),
         ("P ends of pushes", sender._ended_s, ranks_known),
         ("P layers that the device is to write", sender._waiter._pending, requests),
         ("P inbox of the sender", sender._inbox.qsize(), 100 * requests),

@@ -80,11 +80,12 @@ def test_what_is_known_of_decode_ranks_that_have_gone_is_forgotten(tmp_path: Pat
         ranks.wait_until(lambda: ranks.finished == {"d-a"})
         sender, gone = ranks.prefill._sender, 99
         sender._pairings, sender._ended_s = {gone: sender._pairings[22]}, {gone: 0.0}
+        sender._max_units_to = {gone: 1}
 
         ranks.hand_over("b")
         ranks.wait_until(lambda: ranks.finished == {"d-a", "d-b"})
 
-        assert set(sender._pairings) == set(sender._ended_s) == {22}
+        assert set(sender._pairings) == set(sender._ended_s) == set(sender._max_units_to) == {22}
 
 
 def test_a_prompt_arrives_whole_and_is_timed_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

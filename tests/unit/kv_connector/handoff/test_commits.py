@@ -99,6 +99,17 @@ def test_a_busy_decode_rank_holds_up_no_other() -> None:
     assert pair.p.next_push(3, busy={22}) is not None
 
 
+def test_a_call_to_a_decode_rank_has_at_most_its_own_units() -> None:
+    pair = ready_to_push()
+    sizes = []
+    for bounds in ({22: 1}, {D: 1}, {}):
+        push = pair.p.next_push(2, max_units_to=bounds)
+        assert push is not None
+        sizes.append(sum(stop - start for _, start, stop in push.pieces))
+
+    assert sizes == [2, 1, 2]
+
+
 def pushed() -> Pair:
     """Everything has arrived; the first token has not been sampled."""
     pair = Pair()
