@@ -27,6 +27,10 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Cut every connection, as a process that is killed does."""
+        for sock in sockets or []:
+            asyncio.get_running_loop().remove_reader(sock)
+        for _ in range(5):  # one that was accepted last has no protocol yet, and would stay open
+            await asyncio.sleep(0)
         for server in self.servers:
             server.close()
         for sock in sockets or []:
