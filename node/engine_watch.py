@@ -36,9 +36,9 @@ class EngineWatch:
             await asyncio.sleep(LOOK_S)
         if envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH:
             return
+        self._state.server.should_exit = True
         if not STOP_SIGNALS.received:  # else vLLM ended the engine, in the order and the time that the drain gives it
             bound_end()
-        self._state.server.should_exit = True
 
 
 def bound_end() -> None:

@@ -59,7 +59,7 @@ def _choice(value: object, choices: Sequence[object]) -> object:
 def _words(value: object, *, by_shell: bool) -> tuple[str, ...]:
     if isinstance(value, str):
         return _shell_words(value) if by_shell else tuple(filter(None, map(str.strip, value.split(","))))
-    if isinstance(value, list | tuple) and not any(isinstance(word, dict | list | type(None)) for word in value):
+    if isinstance(value, list | tuple) and not any(isinstance(word, dict | list | bool | type(None)) for word in value):
         return tuple(map(str, value))
     raise ValueError("a list of texts")
 

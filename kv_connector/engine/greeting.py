@@ -36,8 +36,9 @@ class PeerReachability:
                 self._remember(target, None)
                 try:
                     threading.Thread(target=self._greet, args=(target,), name="baton-greeting", daemon=True).start()
-                except RuntimeError:  # the system has no more threads, for now
-                    self._remember(target, False)
+                except RuntimeError:  # the system has no more threads, for now: the next call tries again
+                    del self._answered[target]
+                    return None
             result = self._answered[target]
             if result is False:
                 del self._answered[target]

@@ -14,10 +14,8 @@ Outputs are collected: `outbox` (messages), `released` (requests whose source bl
 Longer than other files: the state machine is one table of events, and its invariants hold between all of them.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
-from types import MappingProxyType
-from typing import Final
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.layer_times import LayerTimes
@@ -47,8 +45,6 @@ from baton.kv_connector.telemetry.timings import counted_from
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
 DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  # ends that are no failures
-
-NO_LOWER_BOUND: Final = MappingProxyType[int, int]({})
 
 Route = object  # how the caller reaches a peer; opaque here
 
@@ -194,19 +190,16 @@ class Producer:
 
     # --- what the sender says ------------------------------------------------------------------------------------
 
-    def next_push(
-        self, max_units: int, busy: Collection[int] = (), max_units_to: Mapping[int, int] = NO_LOWER_BOUND
-    ) -> Push | None:
-        """Hand out the next push call of at most `max_units` of layers, and count it as under way.
+    def next_push(self, max_units: Callable[[int], int], busy: Collection[int] = ()) -> Push | None:
+        """Hand out the next push call, and count it as under way.
 
-        `max_units_to` has the bounds of decode ranks that have others. Transfers to the decode ranks in `busy` wait, so that one rank that does not take its bytes holds up no other.
+        `max_units`: how many units of layers a call to a decode rank may have. Transfers to the decode ranks in `busy` wait, so that one rank that does not take its bytes holds up no other.
         """
-        assert max_units > 0
         for transfer_id, transfer in list(self._pushable.items()):
             if transfer.decode in busy:
                 continue
             if self._transfer_may_push(transfer) and (
-                pieces := transfer.coverage.take(max_units_to.get(transfer.decode, max_units))  # type: ignore[union-attr]  # _transfer_may_push saw it
+                pieces := transfer.coverage.take(max_units(transfer.decode))  # type: ignore[union-attr]  # _transfer_may_push saw it
             ):
                 transfer.in_flight += 1
                 return Push(transfer, transfer.epoch, pieces)

@@ -6,6 +6,8 @@ Destroying one is the fence. It takes 50 ms and can take a second, so neither co
 import logging
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
@@ -35,6 +37,7 @@ class ReceivingEngines:
         self._engines: dict[str, ReceivingEngine] = {}
         self._making: set[int] = set()
         self._work: queue.SimpleQueue[int | str | None] = queue.SimpleQueue()
+        self._again: deque[tuple[float, int | str]] = deque()  # what failed, and when it is tried again (monotonic)
         self._thread = threading.Thread(target=self._run, name="baton-fence", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +60,7 @@ class ReceivingEngines:
         self._work.put(session)
 
     def _run(self) -> None:
-        while (item := self._work.get()) is not None:
+        while (item := self._next()) is not None:
             try:
                 if isinstance(item, int):
                     self._make(item)
@@ -65,7 +68,18 @@ class ReceivingEngines:
                     self._destroy(item)
             except Exception:  # thread boundary: without this thread nothing would ever be fenced again
                 logger.exception("receiving engine %s: trying again in %g s", item, RETRY_S)
-                self._again(item)
+                self._again.append((time.monotonic() + RETRY_S, item))
+
+    def _next(self) -> int | str | None:
+        """Wait for an order, or for the time of one that failed."""
+        if not self._again:
+            return self._work.get()
+        at_s, item = self._again[0]
+        try:
+            return self._work.get(timeout=max(at_s - time.monotonic(), 0.0))
+        except queue.Empty:
+            self._again.popleft()
+            return item
 
     def _make(self, domain: int) -> None:
         engine = self._factory.receiver(self._spans)
@@ -79,8 +93,3 @@ class ReceivingEngines:
             del self._engines[session]
             logger.warning("fenced receiving engine %s", session)
         self._fenced(session)
-
-    def _again(self, item: int | str) -> None:
-        timer = threading.Timer(RETRY_S, self._work.put, (item,))
-        timer.daemon = True
-        timer.start()

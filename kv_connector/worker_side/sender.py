@@ -201,7 +201,7 @@ class Sender:
         while True:
             busy = self._busy()
             with self._lock:
-                push = self._producer.next_push(self._max_units, busy, self._max_units_to)
+                push = self._producer.next_push(self._units_to, busy)
                 if push is None:
                     return
                 self._producer.push_begun(push, time.monotonic())
@@ -229,7 +229,7 @@ class Sender:
 
     def _plan(self, push: Push) -> CopyPlan:
         """Turn pieces into copies, planning layers that share a range of units once."""
-        pairing = self._pairing(push.transfer.decode)
+        pairing = self._pairings[push.transfer.decode]
         transfer = push.transfer
         ranges: dict[tuple[GroupPair, int, int], list[RegionPair]] = {}
         for layer, start, stop in push.pieces:
@@ -245,12 +245,15 @@ class Sender:
         """How many units of a layer one call may have, at so many copies a unit."""
         return max(1, min(self._max_bytes // unit_bytes, self._max_descriptors // copies))
 
-    def _pairing(self, decode: int) -> Pairing:
+    def _units_to(self, decode: int) -> int:
+        """How many units a call to a decode rank may have, under the lock; when it is met, those that have gone are forgotten."""
         if decode not in self._pairings:
-            with self._lock:
-                hello = self._producer.hello_of(decode)
-                living = set(self._producer.sessions)
-            pairing = self._introduction.pairing(hello)
+            living = self._producer.sessions.keys()
+            try:
+                pairing = self._introduction.pairing(self._producer.hello_of(decode))
+            except Exception:  # the call will fail of it, and others go on
+                logger.exception("decode rank %d cannot be paired", decode)
+                return self._max_units
             copies = max([sum(pair.copies for pair in pairing.of_layer(layer)) for layer in pairing.layers], default=1)
             self._pairings[decode] = pairing
             self._max_units_to[decode] = min(self._max_units, self._units_at_once(self._layer_block_bytes, copies))
@@ -258,7 +261,7 @@ class Sender:
             for known in of_peers:
                 for gone in known.keys() - living - {decode}:
                     del known[gone]
-        return self._pairings[decode]
+        return self._max_units_to[decode]
 
 
 def _poll(call: EnginePush) -> bool | None:

@@ -90,7 +90,7 @@ class RequestAttempts:
                 if plan is not self._onto and not (request.start_is_optional and request.start):
                     raise outcome.answered
                 outcome = DecodeFailed(FailureKind.REFUSED, "it would not start with tokens", outcome.answered)
-            relay.stream.restart(outcome.kind)
+            relay.stream.restart(outcome.kind, had_tokens=_had_tokens(plan, outcome))
             request = relay.stream.asked
             if outcome.kind is FailureKind.DRAINED:
                 self._left = plan.decode
@@ -207,3 +207,8 @@ def _culprit(failed: Plan, failure: Failure) -> tuple[Role, Node]:
         return "decode", failed.decode
     assert isinstance(failed, DisaggregatedPlan)  # a node alone has no prefill leg
     return "prefill", failed.prefill
+
+
+def _had_tokens(failed: Plan, failure: Failure) -> bool:
+    """Whether the node that failed was given the tokens that the answer has."""
+    return isinstance(failure, DecodeFailed) or (isinstance(failed, DisaggregatedPlan) and failed.moves)

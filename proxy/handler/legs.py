@@ -151,10 +151,11 @@ async def first_to_count(decode: Awaitable[DecodeOutcome], hopeful: "WhileHopefu
 class WhileHopeful:
     """Runs a block until the prefill leg has failed; it is cancelled then, and left."""
 
-    __slots__ = ("_scope", "_timer", "prefill")
+    __slots__ = ("_is_settled", "_scope", "_timer", "prefill")
 
     def __init__(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         self.prefill = prefill
+        self._is_settled = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
@@ -167,11 +168,14 @@ class WhileHopeful:
 
     def settle(self) -> None:
         """The decode node has made tokens: how the prefill leg ends changes nothing any more."""
+        self._is_settled = True  # a look may be on its way
         self.prefill.remove_done_callback(self._look)
         if self._timer is not None:
             self._timer.cancel()
 
     def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        if self._is_settled:
+            return
         if prefill.cancelled() or prefill.exception() is not None:  # the latter is ours; `result` will raise it
             self._scope.cancel()
             return

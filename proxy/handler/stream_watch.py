@@ -129,20 +129,23 @@ class StreamWatch:
         ready = (other for other in self._decode if other.url != node.url and other.state is State.READY)
         return [other for other in ready if other.starts_with_tokens]
 
-    def that_get_kv(self, others: Sequence[Node], model: str, history: History) -> Sequence[Node]:
-        """Return those of these decode nodes for which a prefill node is ready; all, if answers are made without one."""
+    def _has_prefill(self, one: "_Open", others: Sequence[Node]) -> bool:
+        """Whether a prefill node can compute again what a stream leaves behind, if no answer is made without one."""
         if self._prefill is None:
-            return others
-        ready = (each for each in self._prefill if each.state is State.READY)
-        return that_fit(others, [each for each in ready if each.serves(model) and not history.has_lost(each)])
+            return True
+        model, history = one.stream.asked.model, one.history
+        ready = [each for each in self._prefill if each.state is State.READY]
+        prefill = [each for each in ready if each.serves(model) and not history.has_lost(each)]
+        return bool(that_fit([other for other in others if one.fits(other)], prefill))
 
     def _break_off(self, node: Node, silent: "Iterable[_Open]", retries: float) -> int:
         """Let streams of a silent node leave it, for at most so many `retries`; return how many leave."""
         others = self._others(node)
         leaving = (one for one in silent if one.kind is None and not one.why_it_stays(others))
+        leaving = (one for one in leaving if self._has_prefill(one, others))
         if self._retries is not None:
             may_try = self._retries.may_try_again
-            leaving = (one for one in leaving if may_try(one.history))
+            leaving = (one for one in leaving if may_try(one.history.without(node)))
         most = [*islice(leaving, int(min(retries, MOST_AT_ONCE)))]
         for one in most:
             one.leave(_STALLED)
@@ -160,8 +163,11 @@ class StreamWatch:
             why = "sending" if one.sending is not None else one.why_it_stays(others)
             if not why and one.failed_for is node.moves and not is_drained:
                 why = "failed"
-            if not why and (why := self._send_ahead(node, one)) == "" and left == MOST_AT_ONCE:
-                why = "waiting"
+            if not why and not (why := self._send_ahead(node, one)):
+                if not self._has_prefill(one, others):
+                    why = NotResumableReason.NO_NODE
+                elif left == MOST_AT_ONCE:
+                    why = "waiting"
             if why:
                 staying[why] += 1
             else:
@@ -265,10 +271,10 @@ class _Open:
             return "beginning"
         if kept is not None and kept.is_answered:
             return "ending"
-        model = stream.asked.model
-        fitting = [other for other in others if other.serves(model) and not self.history.has_lost(other)]
-        fits = fitting and self._watch.that_get_kv(fitting, model, self.history)
-        return "" if fits else NotResumableReason.NO_NODE
+        return "" if any(map(self.fits, others)) else NotResumableReason.NO_NODE
+
+    def fits(self, other: Node) -> bool:
+        return other.serves(self.stream.asked.model) and not self.history.has_lost(other)
 
     def leave_for(self, others: Sequence[Node]) -> bool:
         """Leave for the node that has the KV by now, if that is still one of these; return whether it is."""

@@ -1,4 +1,4 @@
-"""Following files that an operator replaces while we run: looked at once a second, read in a thread when they have changed.
+"""Following files that an operator replaces while we run: looked at once a second, read in a thread when they have changed, or could not be read.
 
 Looking costs some microseconds a second and no request waits for it; a signal would have to reach every worker, and
 nothing that replaces a Kubernetes secret or a certificate sends one.
@@ -46,8 +46,8 @@ class FileWatcher(Generic[T]):
         self._take = take
         self._failed = failed
         self._look_s = look_s
-        self._stamps: list[_Stamp] | None = self._now()  # None: the files could not be used, and are read again
-        self._problem = ""  # with the files, as they are now
+        self._stamps: list[_Stamp] | None = self._now()  # None: they could not be read, and are read again
+        self._problem: str | None = None  # with the files, as they are now
         self._task: asyncio.Task[None] | None = None
         take(read())
 
@@ -68,14 +68,15 @@ class FileWatcher(Generic[T]):
                 continue
             try:
                 self._take(await asyncio.to_thread(self._read))
-            except (ValueError, OSError) as exc:
-                self._stamps = None
+            except (ValueError, OSError, RuntimeError) as exc:  # the last: no thread is left, for now
+                is_read = isinstance(exc, ValueError) and not isinstance(exc.__cause__, OSError)
+                self._stamps = stamps if is_read else None
                 if str(exc) != self._problem:
                     self._problem = str(exc)
                     self._failed(True)
                     logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
             else:
-                self._stamps, self._problem = stamps, ""  # of before: what was written from then on will differ
+                self._stamps, self._problem = stamps, None  # of before: what was written from then on will differ
                 self._failed(False)
 
     def _now(self) -> list[_Stamp]:

@@ -99,12 +99,15 @@ class Stream:
         assert self.record is not None
         self.part = PrefillPart(self.record, self.choices)
 
-    def restart(self, kind: FailureKind) -> None:
-        """Another leg is asked before the client has anything of the decode node's: it starts with the tokens that the answer has, if they are known."""
+    def restart(self, kind: FailureKind, *, had_tokens: bool = True) -> None:
+        """Another leg is asked before the client has anything of the decode node's: it starts with the tokens that the answer has, if they are known.
+
+        `had_tokens`: the node that failed was given them.
+        """
         if self.can_start:
             self._start()
         elif self.kept is not None:
-            if kind in _BY_ANSWER:  # what it has answered may be the tokens' doing: the next one makes others
+            if had_tokens and kind in _BY_ANSWER:  # the tokens may be at fault: the next one makes others
                 self.kept = KeptTokens()
             self.asked = replace(self.asked, start=self.tokens())
 

@@ -85,7 +85,7 @@ class ProducerRank(Rank):
         waiting = self.machine._pushable
         first = {flow: waiting.pop(flow)}
         self.machine._pushable = first | waiting
-        push = self.machine.next_push(1)
+        push = self.machine.next_push(lambda _: 1)
         if push is None:
             return []
         piece, transfer, reservation = push.pieces[0], push.transfer, push.transfer.reservation

@@ -633,6 +633,12 @@ MUTATIONS: Final = [
             "        self.prefill.remove_done_callback(self._look)\n        if self._timer is not None:\n            self._timer.cancel()\n",
             "        self.prefill.remove_done_callback(self._look)\n",
         ),
+        ("        if self._is_settled:\n            return\n", ""),
+    ),
+    *_of(
+        "proxy/resume/stream.py",
+        f"{UNIT}/proxy/resume/test_stream.py",
+        ("if had_tokens and kind in _BY_ANSWER:", "if kind in _BY_ANSWER:"),
     ),
     *_of(
         "proxy/handler/attempt.py",
@@ -662,7 +668,9 @@ MUTATIONS: Final = [
         ("min(retries, MOST_AT_ONCE)", "MOST_AT_ONCE"),
         ("retries -= self._break_off(", "self._break_off("),
         ("each.serves(model) and not history.has_lost(each)", "each.serves(model)"),
-        ("return that_fit(others, [", "return list(["),
+        ("        leaving = (one for one in leaving if self._has_prefill(one, others))\n", ""),
+        ("                if not self._has_prefill(one, others):\n", "                if False:\n"),
+        ("may_try(one.history.without(node))", "may_try(one.history)"),
         ("kept is not None and kept.is_answered", "False"),
         ("kept is not None and not kept.can_start", "False"),
         ("        if node.probed is not State.READY:", "        if False:"),

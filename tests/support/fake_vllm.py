@@ -257,6 +257,7 @@ class FakeVllm(StrictNode):
             await _send(send, TOKENS_COMMENT + b"0 %d\n" % (FIRST_ID + self.drift + at))
             await asyncio.sleep(self.token_delay_s)
         if self.fault == "stall":
+            self.stalled += 1
             await self.may_go_on.wait()
         if self.fault == "cut":
             await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import httpx
@@ -192,9 +193,24 @@ async def test_a_whole_answer_that_is_made_again_may_have_other_tokens() -> None
         got = await ask(running, "chat", max_tokens=TOKENS)
         failures = await running.metric('baton_leg_failures_total{kind="protocol",role="decode"}')
         await assert_nothing_left(running)
+        assert running.decode[1].seen
 
     assert got.status_code == 200
     assert failures == 0
+
+
+async def test_tokens_of_a_whole_answer_outlive_a_prefill_node_that_refuses_the_next_leg() -> None:
+    """It was not given them, so they are not at fault."""
+    async with breaking() as running:
+        running.decode[0].names_ahead = 4
+        legs = count(1)
+        running.prefill[0].fault_of = lambda _: "status" if next(legs) == 2 else ""
+        running.prefill[0].status = 400
+        got = await ask(running, "chat", max_tokens=TOKENS)
+        starts = [seen.params.start for seen in running.decode[1].seen if seen.params is not None]
+
+    assert got.status_code == 200
+    assert starts[-1] == (tuple(FIRST_ID + at for at in range(4)),)
 
 
 async def test_a_whole_answer_outlives_its_prefill_node_once_it_is_made() -> None:
@@ -204,8 +220,8 @@ async def test_a_whole_answer_outlives_its_prefill_node_once_it_is_made() -> Non
             node.names_ahead, node.recomputes, node.fault = 4, True, "stall"
         running.prefill[0].fault = "hang"
         asked = asyncio.create_task(running.chat(max_tokens=TOKENS))
-        await until_true(lambda: any(node.seen for node in running.decode))
-        await asyncio.sleep(0.2)  # its tokens have come
+        await until_true(lambda: any(node.stalled for node in running.decode))
+        await asyncio.sleep(0.1)  # its tokens have been sent, and are read
         await running.prefill[0].stop()
         await running.until_state(running.prefill[0], "down")
         for node in running.decode:

@@ -62,7 +62,7 @@ def test_a_target_that_could_not_be_asked_for_want_of_a_thread_is_asked_again(mo
     greetings = PeerReachability(peers.ask)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        assert greetings.answered("10.0.0.1:15000") is False
+        assert greetings.answered("10.0.0.1:15000") is None
 
     assert end_of(greetings, "10.0.0.1:15000") is True
 

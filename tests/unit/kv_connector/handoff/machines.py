@@ -127,13 +127,13 @@ class Pair:
             self.p.ready(f"p-{name}", layer, blocks, self.now)
 
     def next_push(self, max_units: int) -> Push:
-        push = self.p.next_push(max_units)
+        push = self.p.next_push(lambda _: max_units)
         assert push is not None
         return push
 
     def pushes(self, max_blocks: int = 100) -> list[Push]:
         pushes = []
-        while push := self.p.next_push(max_blocks):
+        while push := self.p.next_push(lambda _: max_blocks):
             self.p.push_begun(push, self.now)
             pushes.append(push)
         return pushes

@@ -154,7 +154,7 @@ def test_an_epoch_that_is_given_up_waits_for_its_pushes(give_up: Callable[[Pair]
     first, second = pair.next_push(3), pair.next_push(2)
     give_up(pair)
     give_up(pair)
-    assert pair.p.next_push(3) is None
+    assert pair.p.next_push(lambda _: 3) is None
     pair.p.push_done(first, True, 0.0)
     assert not pair.p.ended
 

@@ -83,7 +83,7 @@ def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
     first, second = pair.next_push(3), pair.next_push(2)
 
     pair.p.push_done(first, False, 0.0)
-    assert pair.p.next_push(3) is None
+    assert pair.p.next_push(lambda _: 3) is None
     pair.p.push_done(second, True, 0.0)
 
     assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed")
@@ -94,16 +94,16 @@ def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
 def test_a_busy_decode_rank_holds_up_no_other() -> None:
     """Transfers to it keep their turn."""
     pair = ready_to_push()
-    assert pair.p.next_push(3, busy={D}) is None
+    assert pair.p.next_push(lambda _: 3, busy={D}) is None
 
-    assert pair.p.next_push(3, busy={22}) is not None
+    assert pair.p.next_push(lambda _: 3, busy={22}) is not None
 
 
 def test_a_call_to_a_decode_rank_has_at_most_its_own_units() -> None:
     pair = ready_to_push()
     sizes = []
-    for bounds in ({22: 1}, {D: 1}, {}):
-        push = pair.p.next_push(2, max_units_to=bounds)
+    for bound in (2, 1, 2):
+        push = pair.p.next_push({D: bound, 22: 9}.__getitem__)
         assert push is not None
         sizes.append(sum(stop - start for _, start, stop in push.pieces))
 

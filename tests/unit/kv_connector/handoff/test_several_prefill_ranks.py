@@ -71,7 +71,7 @@ class Trio:
 
     def push(self, rank: int, *, ok: bool = True) -> None:
         producer = self.producers[rank]
-        while push := producer.next_push(100):
+        while push := producer.next_push(lambda _: 100):
             producer.push_begun(push, self.now)
             producer.push_done(push, ok, self.now)
         self.talk()
@@ -118,7 +118,7 @@ def test_the_first_token_is_that_of_the_rank_that_sampled_it(rank: int) -> None:
 def test_one_ranks_failure_fails_the_request_and_gives_the_others_up() -> None:
     """At once, without waiting for what cannot help any more; the blocks wait until no rank can write to them (I3)."""
     trio = reserved()
-    push = trio.producers[0].next_push(100)
+    push = trio.producers[0].next_push(lambda _: 100)
     assert push is not None
 
     trio.producers[1].void("p", "preempted", trio.now)

@@ -126,7 +126,7 @@ class Pair(Ranks):
         made = self.p.made["sender"].kwargs
         for layer in range(4):
             made["fan_out"].ready("p-a", layer, 1, self.clock())
-        push = made["producer"].next_push(100)
+        push = made["producer"].next_push(lambda _: 100)
         made["producer"].push_begun(push, self.clock())
         self.clock.now_s += 1
         made["producer"].push_done(push, ok, self.clock())

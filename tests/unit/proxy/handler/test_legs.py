@@ -122,26 +122,30 @@ async def test_a_prefill_leg_that_ends_with_the_decode_leg_cancels_nothing_after
     await asked
 
 
-@pytest.mark.parametrize("outcome", [FAILED, REFUSED], ids=lambda each: type(each).__name__)
-async def test_a_prefill_leg_that_fails_once_the_decode_node_makes_tokens_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, outcome: PrefillOutcome
-) -> None:
+@pytest.mark.parametrize("when", ["refused before", "in the same turn", "later"])
+async def test_a_prefill_leg_that_fails_once_the_decode_node_makes_tokens_ends_nothing(when: str) -> None:
     """Also where the decode leg was about to end, since the prefill node had refused before."""
-    monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 0.05)
+    outcome = REFUSED if when == "refused before" else FAILED
     decode, may_fail = Decode(), asyncio.Event()
 
     async def prefill() -> PrefillOutcome:
         await may_fail.wait()
         return outcome
 
-    hopeful = WhileHopeful(asyncio.create_task(prefill()))
+    leg = asyncio.create_task(prefill())
+    hopeful = WhileHopeful(leg)
+    if when == "in the same turn":
+        leg.add_done_callback(lambda _: hopeful.settle())  # called just before the leg's failure is seen
+        may_fail.set()
     counting = asyncio.create_task(first_to_count(decode.run(), hopeful))
-    if outcome is REFUSED:
+    if when == "refused before":
         may_fail.set()
     await settle()
     hopeful.settle()
     may_fail.set()
-    await asyncio.sleep(0.1)
+    await settle()
+    timer = hopeful._timer
+    assert (timer.cancelled() if timer else None) == (True if when == "refused before" else None)
     decode.may_end.set()
 
     assert await counting is OPENED

@@ -14,7 +14,7 @@ from baton.proxy.nodes.node import State
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.resume.stream import Stream
 from tests.support.cluster import until_true
-from tests.unit.proxy.handler.watched_streams import FakeNode, Watch, Watched, stream, whole
+from tests.unit.proxy.handler.watched_streams import Ahead, FakeNode, Watch, Watched, stream, whole
 
 
 async def test_streams_that_no_node_could_go_on_with_stay(watch: Watch) -> None:
@@ -87,9 +87,9 @@ async def test_whole_answers_that_stay(state: State, watch: Watch) -> None:
     assert here.broken == []
 
 
-@pytest.mark.parametrize(("burst", "attempts"), [(0, 0), (2, 2)])
+@pytest.mark.parametrize(("burst", "attempts"), [(0, 0), (2, 1), (2, 2)])
 async def test_answers_stay_on_a_silent_node_without_a_retry(burst: int, attempts: int, watch: Watch) -> None:
-    """Of all requests, or their own. A drain costs none."""
+    """Of all requests, or their own, of which the attempt that ends is one. A drain costs none."""
     retries = RetryPolicy(share=0, burst=burst, max_attempts=2, clock=lambda: 0.0)
     silent, draining = (watch(state, stall_timeout_s=0.2, retries=retries) for state in (State.SILENT, State.DRAINING))
     for here in (silent, draining):
@@ -132,6 +132,21 @@ async def test_nor_for_a_prefill_node_that_has_another_model_or_layout_or_has_fa
     assert here.broken == []
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_one_whose_kv_can_be_sent_ahead_needs_no_prefill_node(watch: Watch, is_ready: bool) -> None:
+    """Its own node is the source."""
+    prefill = FakeNode(State.READY if is_ready else State.DOWN)
+    prefill.pairing = None
+    ahead = Ahead()
+    here = watch(State.READY, ahead, prefill=[prefill])
+    here.nodes[0].evacuated_at = 1.0
+    here.add(stream())
+    await until_true(lambda: ahead.ended)
+    ahead.ended[0].set_result(SimpleNamespace(decode=here.nodes[1]))
+
+    await until_true(lambda: here.broken == [FailureKind.DRAINED])
+
+
 async def test_streams_of_two_silent_nodes_leave_for_the_retries_that_both_have(watch: Watch) -> None:
     """Each is paid for when it goes on, after the look at which both may leave."""
     retries = RetryPolicy(share=0, burst=1, max_attempts=2, clock=lambda: 0.0)
@@ -139,7 +154,6 @@ async def test_streams_of_two_silent_nodes_leave_for_the_retries_that_both_have(
     here.add(stream(), on=0)
     here.add(stream(), on=1)
     await until_true(lambda: here.broken)
-    retries.spend()
     await asyncio.sleep(0.3)
     broken = [*here.broken]
     for task in here.tasks:

@@ -62,6 +62,7 @@ class Watched:
             drain_handover_s=0,
             retries=retries,
         )
+        self.retries = retries
         self.broken: list[FailureKind] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.relays: list[Any] = []
@@ -82,6 +83,8 @@ class Watched:
                 await asyncio.sleep(60)
         except StreamBrokenError as exc:
             self.broken.append(exc.how)
+            if self.retries is not None and exc.how is FailureKind.STALLED:
+                self.retries.spend()
 
 
 Watch = Callable[..., Watched]

@@ -78,6 +78,28 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(seen: Seen, caplog
     assert len(told) == 2
 
 
+async def test_a_broken_file_is_read_once(seen: Seen) -> None:
+    """It may be long, and reading it takes the processor."""
+    reads = 0
+
+    def read() -> str:
+        nonlocal reads
+        reads += 1
+        return seen.read()
+
+    follower = FileWatcher(
+        "the file", [seen.path], read=read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
+    )
+    follower.start()
+    seen.path.write_text("broken")
+    await until_true(lambda: seen.failures == [True])
+    reads_before = reads
+    await asyncio.sleep(0.1)
+    await follower.stop()
+
+    assert reads == reads_before
+
+
 def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
     """There is nothing yet that could stay."""
     seen.path.write_text("broken")
@@ -86,8 +108,15 @@ def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
         FileWatcher("the file", [seen.path], read=seen.read, take=seen.taken.append)
 
 
+def hidden() -> ValueError:
+    exc = ValueError("cannot be read")
+    exc.__cause__ = OSError("too many open files")
+    return exc
+
+
+@pytest.mark.parametrize("error", [OSError("too many open files"), RuntimeError("can't start new thread"), hidden()])
 async def test_files_that_could_not_be_read_for_a_moment_are_read_again(
-    seen: Seen, caplog: pytest.LogCaptureFixture
+    seen: Seen, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """The process had no free descriptor, for instance: nothing is written a second time. Told once."""
     fails = 3
@@ -96,7 +125,7 @@ async def test_files_that_could_not_be_read_for_a_moment_are_read_again(
         nonlocal fails
         if seen.path.read_text() == "second" and fails:
             fails -= 1
-            raise OSError("too many open files")
+            raise error
         return seen.read()
 
     follower = FileWatcher(

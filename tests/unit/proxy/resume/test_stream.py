@@ -165,17 +165,24 @@ def test_how_a_prefill_nodes_part_ends(
 
 
 @pytest.mark.parametrize(
-    ("kind", "start"), [(FailureKind.DISCONNECT, ((1, 2),)), (FailureKind.STATUS, ()), (FailureKind.EMPTY, ())]
+    ("kind", "had_tokens", "start"),
+    [
+        (FailureKind.DISCONNECT, True, ((1, 2),)),
+        (FailureKind.STATUS, True, ()),
+        (FailureKind.STATUS, False, ((1, 2),)),
+        (FailureKind.EMPTY, True, ()),
+    ],
 )
 def test_a_whole_answer_starts_with_the_tokens_that_it_has_unless_they_may_be_at_fault(
-    kind: FailureKind, start: Any
+    kind: FailureKind, had_tokens: bool, start: Any
 ) -> None:
+    """Which they are not if the node that failed had not been given them."""
     answer = stream(stream=False)
     assert answer.kept is not None
     answer.kept.take(TOKENS_COMMENT + b"0 1,2\n")
     assert (answer.tokens(), answer.asked.names_tokens) == (((1, 2),), AHEAD)
 
-    answer.restart(kind)
+    answer.restart(kind, had_tokens=had_tokens)
 
     assert answer.asked.start == answer.tokens() == start
 
