@@ -148,11 +148,11 @@ class NodeMiddleware:
             await send_error(send, 503, reason)
             return
         names = header(scope, _NAMES_TOKENS)
-        log = TokenLog(starts=starts) if names or starts else None
+        relays = transfer is not None and transfer.relays
+        log = TokenLog(one_by_one=starts or relays) if names or starts or relays else None
         if log is not None and names and names != _AHEAD:
             send = name_tokens(send, log)
-        if transfer is not None and transfer.relays:
-            log = log or TokenLog()
+        if transfer is not None and relays and log is not None:
             send = hold_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s, log)
         async with naming_ahead(send, log) if log is not None and names == _AHEAD else nullcontext(send) as answer:
             if transfer is not None and transfer.role == "decode":

@@ -10,6 +10,9 @@ from baton.node.http.asgi import Message, Send
 from baton.node.http.token_ids import TokenLog
 
 _REASON_MAX_CHARS = 200
+# How names of events of `/v1/messages` and `/v1/responses` end that hold a piece of the answer.
+_PIECES = (b"content_block_start", b"content_block_delta", b".added", b".delta")
+_SIGNATURE = b'"signature_delta"'
 
 
 def name_path(send: Send, transfer_id: str, outcomes: Outcomes) -> Send:
@@ -45,13 +48,17 @@ def _header_text(text: str) -> bytes:
 def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float, log: TokenLog) -> Send:
     """Return a `send` that holds a prefill node's first event for `wait_s`, until the decode node has reserved blocks.
 
-    `log` is of the stream's tokens: an answer that has ended by itself needs no decode node, nor does an error.
+    `log` is of the stream's tokens: an answer that has ended by itself needs no decode node, nor does an error. Where the
+    node ends an answer that goes on elsewhere, vLLM makes text and blocks of what it has held back for stop strings and
+    parsers: of the typed streams they are left out, what follows them ends the part. (In the others they are in the event that ends it.)
     """
     begun = False
 
     async def send_later(message: Message) -> None:
         nonlocal begun
         body = message.get("body", b"")
+        if log.is_cut and _is_of_the_answer(body):
+            return
         if not begun and body and not body.startswith(b":"):  # a comment keeps the connection open
             begun = True
             if log.goes_on:
@@ -59,3 +66,9 @@ def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float,
         await send(message)
 
     return send_later
+
+
+def _is_of_the_answer(event: bytes) -> bool:
+    """Whether an event of a typed stream begins or continues a piece of the answer; the end of thoughts does neither."""
+    name = event.partition(b"\n")[0]
+    return event.startswith(b"event: ") and name.endswith(_PIECES) and _SIGNATURE not in event

@@ -29,9 +29,10 @@ _COMPLETION: Final = "cmpl-"  # how vLLM's ids of completions begin; they end wi
 class TokenLog:
     """Tokens of one HTTP request's answer that have not been named yet."""
 
-    def __init__(self, *, starts: bool = False) -> None:
-        """`starts`: the answer starts with tokens."""
-        self.starts = starts
+    def __init__(self, *, one_by_one: bool = False) -> None:
+        """`one_by_one`: the server is to read one output of the engine's after the other."""
+        self.one_by_one = one_by_one
+        self.is_cut = False  # the server reads of an end that is not the answer's
         self._new: dict[int, list[int]] = {}  # by choice
         self._open: set[int] = set()
 
@@ -47,6 +48,11 @@ class TokenLog:
             self._open.add(choice)
         if ids:
             self._new.setdefault(choice, []).extend(ids)
+
+    def read(self, output: Any) -> None:
+        """The server makes events of an output of the engine's from now on."""
+        parts = getattr(output, "outputs", ())
+        self.is_cut = self.is_cut or any(getattr(part, "finish_reason", "") == "abort" for part in parts)
 
     def take(self) -> bytes:
         """Return comment lines that name what has come since the last call."""
@@ -117,8 +123,8 @@ def tap_outputs() -> None:
         theirs(processor, request, prompt, parent_req, request_index, *more, **named)
         if (state := processor.request_states.get(request.request_id)) is not None:
             setattr(state, _LOGGED, (log, choice))
-            if log.starts and state.queue is not None:
-                merge_nothing(state.queue)
+            if log.one_by_one and state.queue is not None:
+                merge_nothing(state.queue, log.read)
 
     def make_request_output(
         state: "RequestState",

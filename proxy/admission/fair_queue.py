@@ -17,7 +17,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, float, int, str, T]] = []  # priority, tag, arrival, tenant, item
-        self._waiting: dict[T, str] = {}  # item → tenant; what is not in it has left
+        self._waiting: dict[T, tuple[str, float]] = {}  # item → tenant and cost; what is not in it has left
         self._counts: dict[str, int] = {}  # of tenants that have items here
         self._ends: dict[str, float] = {}  # tag at which a tenant's last item ends
         self._clock = 0.0
@@ -41,7 +41,7 @@ class FairQueue(Generic[T]):
         self._ends[tenant] = tag + cost  # at the end: the dictionary is in the order of arrivals
         self._arrivals += 1
         heapq.heappush(self._heap, (priority, tag, self._arrivals, tenant, item))
-        self._waiting[item] = tenant
+        self._waiting[item] = tenant, cost
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
 
     def pop(self) -> T | None:
@@ -56,8 +56,11 @@ class FairQueue(Generic[T]):
         return None
 
     def remove(self, item: T) -> None:
-        """Remove a waiter; one that is not here is ignored."""
+        """Remove a waiter, for which its tenant does not pay; one that is not here is ignored."""
         if item in self._waiting:
+            tenant, cost = self._waiting[item]
+            if tenant in self._ends:
+                self._ends[tenant] = max(self._clock, self._ends[tenant] - cost)
             self._leave(item)
             if len(self._heap) > 2 * len(self._waiting) + 16:
                 self._heap = [entry for entry in self._heap if entry[-1] in self._waiting]
@@ -73,7 +76,7 @@ class FairQueue(Generic[T]):
         self._ends = {name: end for name, end in self._ends.items() if name in kept}
 
     def _leave(self, item: T) -> None:
-        tenant = self._waiting.pop(item)
+        tenant, _ = self._waiting.pop(item)
         self._counts[tenant] -= 1
         if not self._counts[tenant]:
             del self._counts[tenant]

@@ -141,8 +141,10 @@ class RequestHandler:
                 if stream.record is not None and stream.ended:  # what broke off was only the end of its connection
                     return client.end()
                 broken = exc.with_traceback(None)  # whose frames refer to this one's, which would keep the request
+                broken.__cause__ = broken.__context__ = None  # likewise
                 attempts.broke(exc.how)
             except CannotFollowError as exc:
+                exc.with_traceback(None)  # the answer keeps it
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)
                 if not stream.can_be_mended:
                     raise self._broken_off(broken, exc.reason) from exc

@@ -102,7 +102,7 @@ def _take_calls(said: dict[str, Any], index: int, known: Known) -> bool:
     left = []
     for call in said["tool_calls"]:
         key, function = (index, "call", call["index"]), call.get("function") or {}
-        is_new = bool(function.get("name")) and known.is_new(key)
+        is_new = bool(function.get("name")) and known.is_new(key, function["name"])
         if piece := function.get("arguments"):
             function["arguments"] = known.take_text((*key, "arguments"), piece)
         if function.get("name") and not is_new:

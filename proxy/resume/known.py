@@ -4,7 +4,7 @@ Of a text its length and checksum are kept, not the text. A *key* names what an 
 `(output, part, "text")`, …
 """
 
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
@@ -13,6 +13,11 @@ Key = tuple[int | str, ...]
 
 # What is said before the first token.
 _BEFORE_TOKENS: Final = frozenset(("role", "prompt", "message_start", "response.created", "response.in_progress"))
+
+
+def label_of(piece: dict[str, Any] | None) -> str:
+    """Return what kind of block or item begins, and the name of its tool."""
+    return f"{piece.get('type')} {piece.get('name')}" if piece else ""
 
 
 class Text:
@@ -37,6 +42,7 @@ class Known:
         self._texts: dict[Key, Text] = {}
         self._counts: dict[Key, int] = {}
         self._names: set[Key] = set()
+        self._labels: dict[Key, str] = {}  # of some of these
         # What has not come again: of texts the part that has.
         self._texts_left: dict[Key, Text] = {}
         self._counts_left: dict[Key, int] = {}
@@ -106,8 +112,17 @@ class Known:
         self._counts[key] = self._counts.get(key, 0) + count - known
         return known
 
-    def is_new(self, key: Key) -> bool:
-        """Take what is said once; return whether the client does not have it."""
+    def has_pieces_of(self, choice: int) -> bool:
+        """Whether the client has text or calls of a choice."""
+        return any(key[0] == choice for key in self._texts) or any(key[:2] == (choice, "call") for key in self._names)
+
+    def is_new(self, key: Key, label: str = "") -> bool:
+        """Take what is said once; return whether the client does not have it.
+
+        Raises `CannotFollowError` if the client has it with another label, such as the name of a tool.
+        """
+        if label and self._labels.setdefault(key, label) != label:
+            raise CannotFollowError(NotResumableReason.DIFFERS)
         self.touched.append(key)
         if key in self._names:
             self._names_left.discard(key)

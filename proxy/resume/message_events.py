@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import parse
-from baton.proxy.resume.known import Known
+from baton.proxy.resume.known import Known, label_of
 from baton.proxy.resume.record import Dialect
 
 _TEXTS: Final = ("text", "thinking", "partial_json")
@@ -37,7 +37,7 @@ class MessageEvents(Dialect):
         if kind == "ping":
             return not known.repeats
         if not texts:
-            return known.is_new((index, kind, str(delta.get("type"))))
+            return known.is_new((index, kind, str(delta.get("type"))), label_of(body.get("content_block")))
         for name in texts:
             if delta[name]:
                 delta[name] = known.take_text((index, name), delta[name])

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import parse
-from baton.proxy.resume.known import Key, Known
+from baton.proxy.resume.known import Key, Known, label_of
 from baton.proxy.resume.record import Dialect
 
 _IDS: Final = frozenset(("id", "call_id"))  # of an item
@@ -66,7 +66,7 @@ class ResponseEvents(Dialect):
                 self._theirs[item[name]] = self._items.setdefault((place[0], name), item[name])
         self._name(body)
         if not kind.endswith(".delta"):
-            return known.is_new((kind, *place))
+            return known.is_new((kind, *place), label_of(item) if kind.endswith(".added") else "")
         entries = known.take_entries((*place, kind, "logprobs"), len(body.get("logprobs") or ()))
         if entries:
             body["logprobs"] = body["logprobs"][entries:]

@@ -171,6 +171,34 @@ def test_the_client_has_its_first_token_while_the_decode_node_is_stopped(
     assert after["baton_second_token_gap_seconds_count"] >= 1
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_text_that_may_begin_a_stop_string_waits_for_the_next_token(trio: Trio, path: str) -> None:
+    """Also where the decode node is late: the prefill node's server makes text of it when it is told of an end."""
+    asked = [{"role": "user", "content": "Who is Clara Voss?"}]
+    body: dict[str, Any] = {"model": trio.model, "max_tokens": 12, "stream": True, "temperature": 0, "messages": asked}
+    answer = "".join(texts(trio.plain.ask(path, body).text))
+    body["stop_sequences" if path == "/v1/messages" else "stop"] = [answer[:8]]
+    wanted = trio.plain.ask(path, body).text
+    trio.decode.signal(signal.SIGSTOP)
+    late = Timer(2, trio.decode.signal, [signal.SIGCONT])
+    late.start()
+    try:
+        got = trio.proxy.ask(path, body).text
+    finally:
+        late.join()
+
+    assert kinds(got) == kinds(wanted)
+    assert "".join(texts(got)) == "".join(texts(wanted)) == ""
+
+
+def kinds(stream: str) -> list[Any]:
+    """What the events are, and how the answer ends."""
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    ends = [(event.get("delta") or {}).get("stop_reason") for event in events]
+    choices = [choice.get("finish_reason") for event in events for choice in event.get("choices", [])]
+    return [event.get("type") or event.get("error") for event in events] + [*filter(None, ends + choices)]
+
+
 def ask_stopped(trio: Trio, path: str, body: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Ask for a stream while the decode node is stopped; return the texts that came before it went on, for 15 s at most, and all."""
     trio.decode.signal(signal.SIGSTOP)

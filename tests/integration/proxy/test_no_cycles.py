@@ -11,7 +11,9 @@ from baton.proxy.request.parse import ClientRequest
 from tests.integration.proxy.test_first_token import first_event, relaying
 from tests.integration.proxy.test_resume import BODIES, PATHS, RANDOM, breaking
 from tests.integration.proxy.test_resume import ask as ask_until_broken
+from tests.integration.proxy.test_stream_watch import begin, drain, fall_silent, stalling
 from tests.support.cluster import COMPLETION, Cluster, cluster, until
+from tests.support.fake_vllm import FakeVllm
 
 Left = Callable[[], Awaitable[int]]
 
@@ -74,6 +76,25 @@ async def test_a_request_that_has_ended_is_in_no_reference_cycle(
     """It keeps its body, which may be large: prompts of a long conversation, or images."""
     async with relaying() as running:
         await use(running)
+
+        assert await until(left, not_) == 0
+
+
+@pytest.mark.parametrize("fails", [fall_silent, drain])
+async def test_nor_is_one_that_has_left_a_node(left: Left, fails: Callable[[FakeVllm], None]) -> None:
+    async with stalling() as running:
+        asked = await begin(running, "chat")
+        fails(running.decode[0])
+        await asked
+        del asked
+
+        assert await until(left, not_) == 0
+
+
+async def test_nor_is_one_that_would_differ(left: Left) -> None:
+    async with breaking() as running:
+        running.decode[1].drift, running.decode[1].starts = 1, False
+        await ask_until_broken(running, "completion", **RANDOM)
 
         assert await until(left, not_) == 0
 

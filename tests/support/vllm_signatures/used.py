@@ -76,6 +76,7 @@ NOT_VLLMS = (
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
     *("__bool__", "__class__", "__dict__"),
     "_later",  # of our queue of outputs
+    "_taken",  # likewise
     *(
         "baton_start",
         "baton_start_at_once",

@@ -1,6 +1,7 @@
 """How long a prefill node's first event is held."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -64,6 +65,36 @@ async def test_what_needs_no_decode_node_is_not_held(ids: list[int]) -> None:
     await hold_stream(exchange.send, "a", cast("Any", Connector()), 2.5, log)(body(b'{"error":{}}'))
 
     assert exchange.sent == [body(b'{"error":{}}')]
+
+
+@pytest.mark.parametrize(
+    ("event", "is_left_out"),
+    [
+        (b'event: content_block_start\ndata: {"content_block":{"type":"text"}}\n\n', True),
+        (b'event: content_block_delta\ndata: {"delta":{"type":"text_delta","text":"EN"}}\n\n', True),
+        (b'event: content_block_delta\ndata: {"delta":{"type":"signature_delta"}}\n\n', False),
+        (b"event: content_block_stop\ndata: {}\n\n", False),
+        (b"event: message_delta\ndata: {}\n\n", False),
+        (b"event: response.output_item.added\ndata: {}\n\n", True),
+        (b"event: response.function_call_arguments.delta\ndata: {}\n\n", True),
+        (b"event: response.output_text.done\ndata: {}\n\n", False),
+        (b"event: response.incomplete\ndata: {}\n\n", False),
+        (b"event: error\ndata: {}\n\n", False),
+        (b'data: {"choices":[{"finish_reason":"abort"}]}\n\n', False),
+    ],
+)
+@pytest.mark.parametrize("reason", [None, "stop", "abort"])
+async def test_what_vllm_held_back_is_left_out_where_the_answer_goes_on_elsewhere(
+    event: bytes, is_left_out: bool, reason: str | None
+) -> None:
+    """Text that may begin a stop string, or stand before a tool call: one server would have read on."""
+    exchange, log = Exchange({}), TokenLog()
+    named = hold_stream(exchange.send, "a", cast("Any", Connector()), 2.5, log)
+    await named(body(b"event: message_start\ndata: {}\n\n"))
+    log.read(SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)]))
+    await named(body(event))
+
+    assert (body(event) in exchange.sent) == (not is_left_out or reason != "abort")
 
 
 def test_a_digest_tells_servers_apart_that_stream_otherwise() -> None:

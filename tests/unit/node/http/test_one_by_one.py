@@ -23,8 +23,9 @@ def ids(found: Any) -> list[int]:
 async def test_each_output_is_handed_out_by_itself() -> None:
     """In order, to those that wait and those that do not; what comes in between stands behind."""
     queue = RequestOutputCollector(RequestOutputKind.DELTA, "r")
-    merge_nothing(queue)
-    merge_nothing(queue)  # as for each of several answers
+    taken: list[Any] = []
+    merge_nothing(queue, taken.append)
+    merge_nothing(queue, taken.append)  # as for each of several answers
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
     for token in range(4):
@@ -33,7 +34,7 @@ async def test_each_output_is_handed_out_by_itself() -> None:
     queue.put(output(4))
     got += [ids(await queue.get()) for _ in range(3)]
 
-    assert got == [[token] for token in range(5)]
+    assert got == list(map(ids, taken)) == [[token] for token in range(5)]
     assert queue.get_nowait() is None
     for late in (
         output(5),

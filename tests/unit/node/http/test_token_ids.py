@@ -154,10 +154,12 @@ def test_outputs_of_an_answer_that_starts_with_tokens_are_not_merged(
 ) -> None:
     queue = RequestOutputCollector(RequestOutputKind.DELTA, "r")
     monkeypatch.setattr(RequestState, "queue", queue, raising=False)
-    with logged(TokenLog(starts=starts)):
+    with logged(log := TokenLog(one_by_one=starts)):
         made.processor.add_request(asked(), "text")
 
     assert isinstance(queue, OneByOne) == starts
+    if isinstance(queue, OneByOne):
+        assert queue._taken == log.read
 
 
 def test_each_prompt_has_one_answer_unless_more_are_asked_for(made: Made) -> None:

@@ -98,6 +98,16 @@ def test_counts_follow_a_request_that_leaves() -> None:
     assert len(queue._ends) <= 2 * len(here) + 1024 + 1
 
 
+def test_a_request_that_leaves_unserved_is_not_paid_for() -> None:
+    """A tenant whose clients give up would wait for those of the others ever longer."""
+    queue = filled(*((f"a{at}", "a", 0, 1) for at in range(9)), *((f"b{at}", "b", 0, 1) for at in range(4)))
+    for at in range(1, 9):
+        queue.remove(f"a{at}")
+    queue.put("a9", tenant="a", priority=0, cost=1)
+
+    assert drain(queue, 4) == ["a0", "b0", "b1", "a9"]
+
+
 def test_tenants_that_never_come_again_are_forgotten() -> None:
     """One tenant always waits and the others are new, so the clock stands still; a waiting tenant is not forgotten."""
     queue = filled(("first", "first", 9, 1))

@@ -48,6 +48,41 @@ def test_all_text_is_known_however_its_events_came(*, together: bool) -> None:
     assert record.start() == ((0, 1, 2, 3, 4, 5),)
 
 
+def test_tokens_are_known_where_the_server_sends_no_log_probabilities() -> None:
+    """As vLLM does with `include_reasoning: false` and a parser, though they were asked for."""
+    record = AnswerRecord(ChatEvents(), has_logprobs=True)
+    record.take(named(0, [1, 2]) + said("", delta={"role": "assistant"}))
+    assert record.start() == ()
+
+    record.take(named(0, [3]) + said("a"))
+    assert record.start() == ((1, 2, 3),)
+
+
+CALL = {"index": 0, "id": "call-1", "type": "function"}
+TYPED = {
+    "chat": lambda tool: said("", delta={"tool_calls": [CALL | {"function": {"name": tool, "arguments": ""}}]}),
+    "message": lambda tool: event(
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": tool}}
+    ),
+    "response": lambda tool: event(
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "name": tool}}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+@pytest.mark.parametrize("other", ["read", "read_all_files"])
+def test_a_call_of_another_tool_is_not_glued_to_the_one_that_the_client_has(kind: str, other: str) -> None:
+    record = record_of(kind)
+    record.take(TYPED[kind]("read_file"))
+    record.begin_leg()
+    assert record.take(TYPED[kind]("read_file")) == b""
+    record.begin_leg()
+
+    with pytest.raises(CannotFollowError):
+        record.take(TYPED[kind](other))
+
+
 def test_events_with_log_probabilities_are_counted_though_they_are_alike() -> None:
     record = AnswerRecord(ChatEvents(), has_logprobs=True)
     for token in (1, 2):
