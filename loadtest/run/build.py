@@ -50,14 +50,15 @@ def parser() -> words.Parser:
     return made
 
 
-def add_load(made: words.Parser) -> None:
+def add_load(made: words.Parser, *, requests: str = f"{REQUESTS}; a file's or a trace's length") -> None:
+    """`requests`: how many there are where none of the options says so."""
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
     add("--concurrency", type=words.count, metavar="N", help="closed loop: users (1); open loop: in flight at most")
     add("--rate", type=words.above_0, metavar="R", help="open loop: requests (conversations) per second")
     add("--rates", type=words.numbers, metavar="R,R,…", help="a sweep: one stage for each rate")
     add("--burstiness", type=words.above_0_or_inf, metavar="B", help="1: Poisson (default); below: burstier; inf: even")
     add("--ramp-to", type=words.above_0, metavar="R", help="change the rate linearly up to the last request")
-    add("--requests", type=words.count, metavar="N", help=f"per stage ({REQUESTS}; a file's or a trace's length)")
+    add("--requests", type=words.count, metavar="N", help=f"per stage ({requests})")
     seconds = f"per stage; none is begun later ({SECONDS:g}; trace: no limit)"
     add("--seconds", type=words.above_0, metavar="S", help=seconds)
     add("--seed", type=int, default=0, help="of prompts and arrivals (%(default)s)")
