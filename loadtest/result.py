@@ -74,6 +74,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     load: dict[str, Any]
     duration_s: float
     unfinished: int  # requests that were in flight or in line when the run was stopped
+    unsent: int = 0  # requests that were due, and could not be sent before the stage's end
     records: list[Record]
     client: ClientCost
     nodes: list[NodeFigures] = []

@@ -67,6 +67,16 @@ async def test_a_sweep_has_a_stage_for_each_rate_and_repeats_no_prompt() -> None
     assert all(record.due_s is not None for stage in got.stages for record in stage.records)
 
 
+async def test_requests_that_were_still_in_line_at_the_end_are_counted() -> None:
+    """None of those that were due is left out without a word."""
+    fake = FakeOpenAI(ttft_s=0.6)
+    got = await taken(fake, "--rate", "40", "--burstiness", "inf", "--seconds", "0.5", "--concurrency", "2")
+
+    (stage,) = got.stages
+    assert len(stage.records) <= 2
+    assert (len(stage.records) + stage.unsent, stage.unfinished) == (19, 0)  # one of 20 is due as the time ends
+
+
 async def test_a_conversation_at_baton_is_reported_with_its_nodes_figures() -> None:
     """What the fake said is in the next turn; the path's header from each answer; `/metrics` after minus before."""
     fake = FakeOpenAI()

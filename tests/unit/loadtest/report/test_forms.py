@@ -1,4 +1,5 @@
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_first_table_has_vllms_rows_in_vllms_form() -> None:
 def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     """With shares, and an example of what was said; the stable stage has its bounds."""
     records = [record(path="local"), record(path="disaggregated"), failed(STATUS, status=503, detail="full")]
-    text = text_report(result(stage(records, nodes=[NODE], unfinished=4)))
+    text = text_report(result(stage(records, nodes=[NODE], unfinished=4, unsent=5)))
 
     assert "status 503" in text
     assert "full" in text
@@ -52,6 +53,7 @@ def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     assert "250.00 (N 3)" in text
     assert "committed 3" in text
     assert "requests given up when stopped" in text
+    assert re.search(r"requests due and never sent +5$", text, re.MULTILINE)
     assert "from when concurrency first reached its maximum (2) until it first left it" in text_report(result())
     assert "InputTokens (tokens)" in text
     assert not any(word in text_report(result()) for word in ("Errors", "Baton", "Nodes"))
