@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import files
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
@@ -108,7 +109,7 @@ def read_result(path: Path) -> Result:
     try:
         files.refuse_version(file, msgspec.json.decode(data, type=_Version).schema_version, SCHEMA_VERSION)
         return msgspec.json.decode(data, type=Result)
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{file} is no result of a load test: {exc}") from exc
 
 

@@ -184,7 +184,7 @@ async def node_state(url: str | None) -> NodeState:
     text = await fetch(address, "/metrics", {})
     try:
         return parse_state(text.decode())
-    except ValueError as exc:
+    except (ValueError, KeyError) as exc:
         raise RunError(f"{url} has no metrics of a vLLM server: {exc}") from exc
 
 

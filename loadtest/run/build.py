@@ -4,13 +4,13 @@ import argparse
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import words
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.serving import parse_slos
@@ -123,7 +123,7 @@ def conflicts(given: argparse.Namespace) -> list[str]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise UsageError(f"--extra-body is no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise UsageError("--extra-body is no JSON object")
@@ -163,9 +163,9 @@ def source(given: argparse.Namespace) -> Source:
 def _trace(given: argparse.Namespace, making: Making) -> TraceReplay:
     try:
         requests = read_trace(given.trace)
-    except (OSError, EOFError) as exc:
+    except (OSError, EOFError, zlib.error) as exc:
         raise UsageError(f"cannot read {given.trace}: {getattr(exc, 'strerror', None) or exc}") from exc
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{given.trace} is no trace in Mooncake's format: {exc}") from exc
     if not requests:
         raise UsageError(f"{given.trace} has no requests")

@@ -144,6 +144,7 @@ def test_wrong_arguments_are_usage_errors(
     ("changes", "words"),
     [
         ("{", "is no calibration"),
+        ('{"about": {"a": ' + "[" * 100_000, "is no calibration"),
         ("{}", "missing required field `prefill`"),
         ({"decode": {"step_s": 1}}, "missing required field `sequence_s`"),
         ({"prefill": {"step_s": 1, "token": 0}}, "unknown field `token`"),

@@ -108,16 +108,18 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("no json", "is no result of a load test"),
-        ('{"schema_version": 1}', "is no result of a load test"),
-        ('{"schema_version": 99}', "version 99"),
+        (b"no json", "is no result of a load test"),
+        (b'{"schema_version": 1}', "is no result of a load test"),
+        (b'{"schema_version": 1, "began_at": "\xff"}', "is no result of a load test"),
+        (b'{"more": ' + b"[" * 100_000, "is no result of a load test"),
+        (b'{"schema_version": 99}', "version 99"),
         (None, "cannot read"),
     ],
 )
-def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+def test_what_is_no_result_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     """Another version is named."""
     if content:
-        (tmp_path / "result.json").write_text(content)
+        (tmp_path / "result.json").write_bytes(content)
 
     with pytest.raises(UsageError, match=words):
         read_result(tmp_path)
