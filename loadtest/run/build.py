@@ -50,8 +50,10 @@ def parser() -> words.Parser:
     return made
 
 
-def add_load(made: words.Parser, *, requests: str = f"{REQUESTS}; a file's or a trace's length") -> None:
-    """`requests`: how many there are where none of the options says so."""
+def add_load(
+    made: words.Parser, *, requests: str = f"{REQUESTS}; a file's or a trace's length", seed: int | None = None
+) -> None:
+    """`requests`: how many there are where none of the options says so. `seed`: the one that is taken; None: a new one."""
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
     add("--concurrency", type=words.count, metavar="N", help="closed loop: users (1); open loop: in flight at most")
     add("--rate", type=words.above_0, metavar="R", help="open loop: requests (conversations) per second")
@@ -61,7 +63,8 @@ def add_load(made: words.Parser, *, requests: str = f"{REQUESTS}; a file's or a 
     add("--requests", type=words.count, metavar="N", help=f"per stage ({requests})")
     seconds = f"per stage; none is begun later ({SECONDS:g}; trace: no limit)"
     add("--seconds", type=words.above_0, metavar="S", help=seconds)
-    add("--seed", type=int, default=0, help="of prompts and arrivals (%(default)s)")
+    usual = words.drawn_seed() if seed is None else seed
+    add("--seed", type=int, default=usual, help=f"of prompts and arrivals ({'drawn' if seed is None else seed})")
 
 
 def add_dataset(made: words.Parser) -> None:

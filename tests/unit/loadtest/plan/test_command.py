@@ -99,6 +99,13 @@ def test_a_plan_takes_as_many_arrivals_as_come_in_ten_minutes(limits: list[str],
     assert found[-1].due_s == pytest.approx(count / 4)
 
 
+def test_a_plan_is_the_same_again() -> None:
+    """Nothing is asked of a server, so nothing can be in its caches."""
+    first, second = (parser().parse_args(["c.json", *RATE, "--length-spread", "0.5"]) for _ in range(2))
+
+    assert demands(first, build.source(first)) == demands(second, build.source(second))
+
+
 def test_the_prices_of_nodes_decide(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Mock(return_value=Shape(1, 1))
     monkeypatch.setattr(command, "cheapest", found)
