@@ -14,7 +14,7 @@ from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import words
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.serving import parse_slos
-from baton.loadtest.run.loops import Closed, Limits, Load, Open
+from baton.loadtest.run.loops import UNBOUNDED, Closed, Limits, Load, Open
 from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
 from baton.loadtest.traffic.recorded import NO_LIMIT, PromptFile, Scale, TraceReplay, read_prompts, read_trace
@@ -25,7 +25,6 @@ REQUESTS: Final = 100  # unless the command line, or a file's length, says other
 SECONDS: Final = 600.0  # likewise; a trace takes as long as it takes
 INPUT_TOKENS: Final = 512
 OUTPUT_TOKENS: Final = 128
-UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 def parser() -> words.Parser:

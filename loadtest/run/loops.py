@@ -23,6 +23,7 @@ from baton.loadtest.traffic.script import Ask, Script, Source
 
 EVERY_S: Final = 0.5
 SAMPLE_S: Final = 0.05
+UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def line(label: str, taken: Taken, limits: Limits, elapsed_s: float) -> str:
     failed = sum(not record.ok for record in taken.records)
-    of = f"/{limits.requests}" if limits.requests < 1 << 60 else ""
+    of = f"/{limits.requests}" if limits.requests < UNBOUNDED else ""
     until = f"/{limits.seconds:.0f}" if math.isfinite(limits.seconds) else ""
     waiting = f", {taken.in_line} in line" if taken.in_line else ""
     done = f"{len(taken.records)}{of} requests, {taken.in_flight} in flight{waiting}, {failed} failed"
