@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import uvloop
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import files, words
 from baton.loadtest.client.exchange import Answered, Exchange
 from baton.loadtest.client.fetch import first_model
@@ -54,7 +55,7 @@ def read_questions(path: Path) -> list[Question]:
     for number, line in files.numbered_lines(path):
         try:
             question = msgspec.json.decode(line, type=Question)
-        except msgspec.DecodeError as exc:
+        except DECODE_ERRORS as exc:
             raise UsageError(f"{path}, line {number}: {exc}") from exc
         if truth(question) is None:
             raise UsageError(f"{path}, line {number}: the answer does not end with '{_MARK} N'")

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import files
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
@@ -74,6 +75,7 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     load: dict[str, Any]
     duration_s: float
     unfinished: int  # requests that were in flight or in line when the run was stopped
+    unsent: int = 0  # requests that were due, and could not be sent before the stage's end
     records: list[Record]
     client: ClientCost
     nodes: list[NodeFigures] = []
@@ -107,7 +109,7 @@ def read_result(path: Path) -> Result:
     try:
         files.refuse_version(file, msgspec.json.decode(data, type=_Version).schema_version, SCHEMA_VERSION)
         return msgspec.json.decode(data, type=Result)
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{file} is no result of a load test: {exc}") from exc
 
 

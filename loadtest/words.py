@@ -4,6 +4,7 @@ import argparse
 import importlib
 import math
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -111,6 +112,11 @@ def header(text: str) -> tuple[str, str]:
 
 def sendable(text: str) -> bool:
     return text.isascii() and text.isprintable()
+
+
+def drawn_seed() -> int:
+    """Return a seed that no earlier run had: its prompts would be found in the nodes' prefix caches."""
+    return secrets.randbelow(1 << 32)
 
 
 def _whole(text: str, least: int) -> int:

@@ -6,10 +6,11 @@ there: the stream must end with `[DONE]`, and an error event inside it is an err
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
 from baton.loadtest.client.http import Client, LostError, WireError
 from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT, Record
@@ -36,9 +37,12 @@ class _Choice(msgspec.Struct):
         return self.delta.content or self.delta.reasoning_content or self.delta.reasoning or ""
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]  # figures and files take no number of any size
+
+
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
 
 
 class _Event(msgspec.Struct):
@@ -108,11 +112,11 @@ class AnswerStream:
             return
         try:
             event = _decode(payload)
-        except msgspec.DecodeError as exc:
+        except DECODE_ERRORS as exc:
             self._fail(MALFORMED, str(exc))
             return
         if event.error is not None or event.object == "error":
-            self._fail(ERROR_EVENT, _words(event.error if event.error is not None else event.message))
+            self._fail(ERROR_EVENT, _words(event.error if event.error is not None else event.message, payload))
         elif event.choices:
             self._token(event.choices[0].said(), now_s)
         if event.usage is not None:
@@ -132,18 +136,25 @@ class AnswerStream:
             self.error, self.detail = kind, detail[:_DETAIL_CHARS]
 
 
-def _words(error: Any) -> str:
-    return str(error.get("message", error) if isinstance(error, dict) else error)
+def _words(error: Any, payload: bytes) -> str:
+    """Return what an error says; `payload`: what it was read from."""
+    try:
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:_DETAIL_CHARS]
+    except RecursionError:
+        return _beginning(payload)
 
 
 def error_words(body: bytes) -> str:
     """Return what an error's body says: OpenAI's message, else its beginning."""
     try:
         event = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return body[:_DETAIL_CHARS].decode(errors="replace")
-    inner = event.get("error", event) if isinstance(event, dict) else event
-    return _words(inner)[:_DETAIL_CHARS]
+    except DECODE_ERRORS:
+        return _beginning(body)
+    return _words(event.get("error", event) if isinstance(event, dict) else event, body)
+
+
+def _beginning(body: bytes) -> str:
+    return body[:_DETAIL_CHARS].decode(errors="replace")
 
 
 class Answered(NamedTuple):

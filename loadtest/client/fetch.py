@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest.client.exchange import error_words
 from baton.loadtest.client.http import Address, Client, WireError
 from baton.loadtest.errors import RunError
@@ -63,7 +64,7 @@ async def server_version(address: Address, headers: Mapping[str, str], timeout_s
     try:
         body = await fetch(address, "/version", headers, timeout_s)
         said = msgspec.json.decode(body, type=_Versions)
-    except (RunError, msgspec.DecodeError):
+    except (RunError, *DECODE_ERRORS):
         return ""
     return f"vLLM {said.version}" + (f", Baton {said.baton}" if said.baton else "")
 
@@ -73,7 +74,7 @@ async def first_model(address: Address, headers: Mapping[str, str], timeout_s: f
     body = await fetch(address, "/v1/models", headers, timeout_s)
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise RunError(f"/v1/models of {address.authority} is no list of models: {exc}") from exc
     if not models:
         raise RunError(f"{address.authority} offers no model; name one with --model")

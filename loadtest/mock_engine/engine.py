@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_IDS_HEADER, error_body
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
@@ -162,7 +163,7 @@ class MockEngine:
     def _change_fault(self, body: bytes) -> bytes:
         try:
             self._fault = msgspec.json.decode(body, type=FaultSetting)
-        except msgspec.DecodeError as exc:
+        except DECODE_ERRORS as exc:
             return whole(400, error_body(f"no fault: {exc}", code=400))
         self._faults_left = self._fault.times
         return whole(200, {})
@@ -181,7 +182,7 @@ class MockEngine:
     def _cancel(self, body: bytes) -> bytes:
         try:
             ids: Any = msgspec.json.decode(body)["transfer_ids"]
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except (*DECODE_ERRORS, KeyError, TypeError):
             ids = None
         if not isinstance(ids, list) or not 0 < len(ids) <= MAX_CANCELLED or not all(map(is_transfer_id, ids)):
             return whole(400, {"error": "not a list of transfer ids"})

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import FIELD, KEY, Role, TransferParamsError, verify
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo
@@ -62,7 +63,7 @@ def understand(path: str, content_type: str, data: bytes, default_tokens: int) -
         raise RefusedError(415, f"Unsupported Media Type: Only '{_JSON}' is allowed")
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise RefusedError(400, f"JSON decode error: {exc}") from exc
     if not isinstance(body, dict):
         raise RefusedError(400, "Input should be a valid dictionary")
@@ -178,7 +179,8 @@ class Baton:
 
 def relays(asked: Asked) -> bool:
     params = asked.body.get(FIELD)
-    return isinstance(params, dict) and params.get(KEY, {}).get("relay") is True and asked.stream
+    fields = params.get(KEY) if isinstance(params, dict) else None
+    return isinstance(fields, dict) and fields.get("relay") is True and asked.stream
 
 
 class Vllm:

@@ -51,7 +51,7 @@ def parser() -> words.Parser:
     add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
     add("--rounds", type=words.count, default=1, metavar="N", help="measure all so often: speeds drift (%(default)s)")
     add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
-    add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
+    add("--seed", type=int, default=words.drawn_seed(), help="of the prompts (drawn)")
     limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
     limits("--max-num-batched-tokens", type=words.count, default=calibration.DEFAULT_BATCHED_TOKENS, metavar="N")
     limits("--prefill-max-num-seqs", type=words.count, default=calibration.DEFAULT_SEQUENCES, metavar="N")
@@ -100,7 +100,13 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
         steps = rows.calibrate(prefill, decode, await _known(given, before))
     finally:
         client.close()
-    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
+    about = {
+        "when": now(),
+        "model": model,
+        **environment(),
+        "prompt_tokens": list(given.prompt_tokens),
+        "seed": given.seed,
+    }
     return msgspec.structs.replace(rows.with_overheads(steps, mixed), about=about)
 
 
@@ -184,7 +190,7 @@ async def node_state(url: str | None) -> NodeState:
     text = await fetch(address, "/metrics", {})
     try:
         return parse_state(text.decode())
-    except ValueError as exc:
+    except (ValueError, KeyError) as exc:
         raise RunError(f"{url} has no metrics of a vLLM server: {exc}") from exc
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import files
 from baton.loadtest.errors import UsageError
 
@@ -92,7 +93,7 @@ def read_calibration(path: Path) -> Calibration:
     """Read one. Raises `UsageError`: there is none, or a value in it makes no sense."""
     try:
         found = msgspec.json.decode(files.read(path), type=Calibration)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{path} is no calibration: {exc}") from exc
     files.refuse_version(path, found.schema_version, SCHEMA_VERSION)
     for wrong in _wrong(found):

@@ -38,7 +38,7 @@ def parser() -> words.Parser:
     add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
     add("--max-nodes", type=words.count, default=MOST_NODES, metavar="N", help="of each kind (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    build.add_load(made)
+    build.add_load(made, requests="as many as come in the time; a trace's length", seed=0)
     build.add_dataset(made)
     build.add_trace(made)
     return made

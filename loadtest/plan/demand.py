@@ -44,6 +44,8 @@ class Job:
 
 def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
     """Return the requests of an open loop, as they come. Raises `UsageError`: the load is none, or has no lengths."""
+    if not (given.requests or given.seconds or given.trace):  # a run's few may be over before a queue has grown
+        given = argparse.Namespace(**{**vars(given), "seconds": build.SECONDS})
     stage = build.stages(given, dataset)[0]
     if not isinstance(stage.load, Open):
         raise UsageError("a plan needs an open loop: --trace, or --rate")

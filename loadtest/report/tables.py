@@ -194,6 +194,8 @@ def _client(stage: StageResult, found: Figures) -> Table:
         rows += [("sent after due, max (ms)", f"{found.late.most * 1000:.2f}")]
     if stage.unfinished:
         rows.append(("requests given up when stopped", str(stage.unfinished)))
+    if stage.unsent:
+        rows.append(("requests due and never sent", str(stage.unsent)))
     return Table("This client", ("", ""), rows, cost.warning())
 
 

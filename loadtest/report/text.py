@@ -22,6 +22,7 @@ def text_report(result: Result) -> str:
         parts.append(table_text(sweep_table(result)))
     if result.interrupted:
         parts.append("Stopped by the user: this is what was measured until then.")
+    parts.append(f"Seed: {result.arguments.get('seed')}")
     return "\n\n".join(parts)
 
 

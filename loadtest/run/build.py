@@ -4,17 +4,17 @@ import argparse
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import words
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.serving import parse_slos
-from baton.loadtest.run.loops import Closed, Limits, Load, Open
+from baton.loadtest.run.loops import UNBOUNDED, Closed, Limits, Load, Open
 from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
 from baton.loadtest.traffic.recorded import NO_LIMIT, PromptFile, Scale, TraceReplay, read_prompts, read_trace
@@ -25,7 +25,6 @@ REQUESTS: Final = 100  # unless the command line, or a file's length, says other
 SECONDS: Final = 600.0  # likewise; a trace takes as long as it takes
 INPUT_TOKENS: Final = 512
 OUTPUT_TOKENS: Final = 128
-UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 def parser() -> words.Parser:
@@ -50,17 +49,21 @@ def parser() -> words.Parser:
     return made
 
 
-def add_load(made: words.Parser) -> None:
+def add_load(
+    made: words.Parser, *, requests: str = f"{REQUESTS}; a file's or a trace's length", seed: int | None = None
+) -> None:
+    """`requests`: how many there are where none of the options says so. `seed`: the one that is taken; None: a new one."""
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
     add("--concurrency", type=words.count, metavar="N", help="closed loop: users (1); open loop: in flight at most")
     add("--rate", type=words.above_0, metavar="R", help="open loop: requests (conversations) per second")
     add("--rates", type=words.numbers, metavar="R,R,…", help="a sweep: one stage for each rate")
     add("--burstiness", type=words.above_0_or_inf, metavar="B", help="1: Poisson (default); below: burstier; inf: even")
     add("--ramp-to", type=words.above_0, metavar="R", help="change the rate linearly up to the last request")
-    add("--requests", type=words.count, metavar="N", help=f"per stage ({REQUESTS}; a file's or a trace's length)")
+    add("--requests", type=words.count, metavar="N", help=f"per stage ({requests})")
     seconds = f"per stage; none is begun later ({SECONDS:g}; trace: no limit)"
     add("--seconds", type=words.above_0, metavar="S", help=seconds)
-    add("--seed", type=int, default=0, help="of prompts and arrivals (%(default)s)")
+    usual = words.drawn_seed() if seed is None else seed
+    add("--seed", type=int, default=usual, help=f"of prompts and arrivals ({'drawn' if seed is None else seed})")
 
 
 def add_dataset(made: words.Parser) -> None:
@@ -122,7 +125,7 @@ def conflicts(given: argparse.Namespace) -> list[str]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise UsageError(f"--extra-body is no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise UsageError("--extra-body is no JSON object")
@@ -162,9 +165,9 @@ def source(given: argparse.Namespace) -> Source:
 def _trace(given: argparse.Namespace, making: Making) -> TraceReplay:
     try:
         requests = read_trace(given.trace)
-    except (OSError, EOFError) as exc:
+    except (OSError, EOFError, zlib.error) as exc:
         raise UsageError(f"cannot read {given.trace}: {getattr(exc, 'strerror', None) or exc}") from exc
-    except msgspec.DecodeError as exc:
+    except DECODE_ERRORS as exc:
         raise UsageError(f"{given.trace} is no trace in Mooncake's format: {exc}") from exc
     if not requests:
         raise UsageError(f"{given.trace} has no requests")

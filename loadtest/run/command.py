@@ -141,6 +141,7 @@ async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageRe
         load=stage.description,
         duration_s=taken.duration_s,
         unfinished=taken.in_flight + taken.in_line,
+        unsent=taken.unsent,
         records=records,
         client=meter.cost,
         nodes=differences(before, await scrapes(session.nodes)),

@@ -23,6 +23,7 @@ from baton.loadtest.traffic.script import Ask, Script, Source
 
 EVERY_S: Final = 0.5
 SAMPLE_S: Final = 0.05
+UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Taken:
     begun: int = 0  # requests
     scripts: int = 0
     in_line: int = 0  # due, and held back by the cap
+    unsent: int = 0  # due, and the stage's end came first: their scripts never began
     duration_s: float = 0.0
 
     @property
@@ -109,11 +111,17 @@ class Loop:
         self._cap = asyncio.Semaphore(load.cap) if load.cap else None
         async with asyncio.TaskGroup() as group:
             for due_s in load.due_s:
-                if due_s > self._limits.seconds or self.taken.begun >= self._limits.requests:
+                if not self._is_due(due_s):
                     break
                 script, ask, body = self._prepare()  # before the request is due
                 await asyncio.sleep(max(0.0, self.began_s + due_s - time.perf_counter()))
                 group.create_task(self._arrival(script, ask, body, due_s))
+
+    def _is_due(self, due_s: float) -> bool:
+        """Say whether a script belongs to the stage; one that is due as its time ends does not."""
+        seconds = self._limits.seconds
+        in_time = due_s < seconds and not math.isclose(due_s, seconds)
+        return in_time and self.taken.begun < self._limits.requests
 
     async def _arrival(self, script: Script, ask: Ask, body: bytes, due_s: float) -> None:
         arrived_s = time.perf_counter()
@@ -145,6 +153,8 @@ class Loop:
             except StopIteration:
                 return
             body, timing = self._exchange.form.body(ask), Timing(self.began_s)
+        if timing.due_s is not None:  # as only a script's first request has
+            self.taken.unsent += 1
 
     def _may_begin(self) -> bool:
         in_time = time.perf_counter() - self.began_s <= self._limits.seconds
@@ -184,7 +194,7 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def line(label: str, taken: Taken, limits: Limits, elapsed_s: float) -> str:
     failed = sum(not record.ok for record in taken.records)
-    of = f"/{limits.requests}" if limits.requests < 1 << 60 else ""
+    of = f"/{limits.requests}" if limits.requests < UNBOUNDED else ""
     until = f"/{limits.seconds:.0f}" if math.isfinite(limits.seconds) else ""
     waiting = f", {taken.in_line} in line" if taken.in_line else ""
     done = f"{len(taken.records)}{of} requests, {taken.in_flight} in flight{waiting}, {failed} failed"

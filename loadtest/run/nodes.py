@@ -14,6 +14,7 @@ from typing import Final, Self
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import TRACE_PATH
 from baton.contracts.secret import SecretError, read_secret
 from baton.loadtest.client.fetch import fetch
@@ -23,13 +24,17 @@ from baton.loadtest.result import HISTOGRAMS, HistogramMean, Legs, NodeFigures
 from baton.loadtest.run.loops import beside
 
 _TRANSFERS: Final = "baton_transfers_total"
+_TOO_MUCH: Final = 1 << 53  # from here on a float cannot count by ones
 LOOK_EVERY_S: Final = 1.0
 # (sum or count, histogram) or (transfers, outcome) → value, summed over other labels.
 Scrape = defaultdict[tuple[str, str], float]
 
 
 def parse_scrape(text: str) -> Scrape:
-    """Read what is of interest, summed over other labels. Raises `ValueError`: it is not in Prometheus' format."""
+    """Read what is of interest, summed over other labels.
+
+    Raises `ValueError`: it is not in Prometheus' format, or a value is no count and no time.
+    """
     scrape: Scrape = defaultdict(float)
     wanted = {f"{series}_{kind}": (kind, name) for name, series in HISTOGRAMS.items() for kind in ("sum", "count")}
     for family in text_string_to_metric_families(text):
@@ -38,6 +43,8 @@ def parse_scrape(text: str) -> Scrape:
                 scrape["transfers", sample.labels.get("outcome", "")] += sample.value
             elif sample.name in wanted:
                 scrape[wanted[sample.name]] += sample.value
+    if not all(abs(value) < _TOO_MUCH for value in scrape.values()):  # a NaN as well
+        raise ValueError("a histogram or a counter has a value that can be no count")
     return scrape
 
 
@@ -152,7 +159,7 @@ class LegWatch:
         for text in await asyncio.gather(*asked):
             try:
                 events = _decode(text)
-            except msgspec.DecodeError as exc:
+            except DECODE_ERRORS as exc:
                 raise RunError(f"{TRACE_PATH} is no trace: {exc}") from exc
             for event in events:
                 if event.ph == "X" and event.args.transfer_id:

@@ -53,7 +53,10 @@ def _ids(key: str, tokens: int, low: int, high: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Both lengths of a request, each drawn evenly from length × (1 ± spread)."""
+    """Both lengths of a request, each drawn evenly from length × (1 ± spread).
+
+    They are the same for any seed, so that runs of different seeds may be compared.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -89,7 +92,7 @@ class RandomPrompts:
 
     def script(self, index: int) -> Script:
         key = f"{self.making.seed}/random/{index}"
-        tokens, output = self.making.lengths.draw(key)
+        tokens, output = self.making.lengths.draw(f"random/{index}")
         prompt = self.making.vocabulary.prompt(key, tokens, as_text=self.making.chat)
         yield Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output)
 
@@ -106,7 +109,7 @@ class SharedPrefix:
         """Return one request; warming up uses other prefixes than the run."""
         making, number = self.making, index % self.prefixes if index >= 0 else index
         key = f"{making.seed}/suffix/{index}"
-        tokens, output = making.lengths.draw(key)
+        tokens, output = making.lengths.draw(f"suffix/{index}")
         prefix = making.vocabulary.prompt(f"{making.seed}/prefix/{number}", self.prefix_tokens, as_text=making.chat)
         suffix = making.vocabulary.prompt(key, tokens, as_text=making.chat)
         joined = f"{prefix} {suffix}" if making.chat else (*prefix, *suffix)
@@ -125,7 +128,7 @@ class MultiTurn:
         said: list[tuple[str, str]] = []  # role and text
         for turn in range(self.turns):
             key = f"{self.making.seed}/conversation/{index}/{turn}"
-            tokens, output = self.making.lengths.draw(key)
+            tokens, output = self.making.lengths.draw(f"conversation/{index}/{turn}")
             said.append(("user", self.making.vocabulary.text(key, tokens)))
             answer = yield Ask(prompt=self._prompt(said), output_tokens=output, conversation=index, turn=turn)
             said.append(("assistant", answer))

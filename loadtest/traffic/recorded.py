@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 import msgspec
 
+from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest.errors import UsageError
 from baton.loadtest.files import numbered_lines
 from baton.loadtest.traffic.made_up import Making
@@ -44,7 +45,7 @@ def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
     for number, line in numbered_lines(path):
         try:
             asks.append(to_ask(msgspec.json.decode(line), chat=chat, output_tokens=output_tokens))
-        except (msgspec.DecodeError, UsageError) as exc:
+        except (*DECODE_ERRORS, UsageError) as exc:
             raise UsageError(f"{path}, line {number}: {exc}") from exc
     if not asks:
         raise UsageError(f"{path} has no prompts")

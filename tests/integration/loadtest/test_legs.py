@@ -11,6 +11,7 @@ from baton.loadtest.client.http import parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.run import nodes
 from baton.loadtest.run.nodes import LegWatch, token
+from tests.integration.loadtest.saying import saying
 from tests.support.cluster import until_true
 from tests.support.fake_asgi import answer_json, follow_lifespan
 from tests.support.serve import serve
@@ -83,6 +84,13 @@ async def test_a_wrong_token_is_told_before_anything_is_measured(bearer: str) ->
         assert (node.asked, watch.legs(["t"], 0.0), watch.note) == (0, [], "")
         with pytest.raises(RunError, match=f"{url}{TRACE_PATH} answered 401: a token is needed"):
             await LegWatch([parse_address(url)], "another").watching().__aenter__()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'[{"name": "\xff"}]', b"[" + b'{"more": ' * 100_000])
+async def test_what_is_no_trace_is_told(bearer: str, body: bytes) -> None:
+    async with saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
+        with pytest.raises(RunError, match=f"{TRACE_PATH} is no trace"):
+            await LegWatch([parse_address(url)], bearer).watching().__aenter__()
 
 
 async def test_a_node_that_falls_silent_ends_no_measurement(bearer: str) -> None:

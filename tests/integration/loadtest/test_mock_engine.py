@@ -21,6 +21,7 @@ SECRET = ClusterSecret(b"a secret for tests only")
 TOKEN = {"authorization": f"Bearer {SECRET.node_token()}"}
 COMPLETIONS = "/v1/completions"
 ASKED: dict[str, Any] = {"model": "mock", "prompt": "a prompt", "max_tokens": 4}
+UNREADABLE = (b"{", b'{"fault": "\xff"}', b'{"more": ' + b"[" * 100_000)
 
 
 @asynccontextmanager
@@ -122,6 +123,8 @@ async def test_a_fault_can_be_changed_while_the_mock_runs() -> None:
         assert (await http.post(COMPLETIONS, json=ASKED)).status_code == 429
         assert (await http.post(COMPLETIONS, json=ASKED)).status_code == 200
         assert (await http.post("/mock/fault", json={"fault": "fire"})).status_code == 400
+        for content in UNREADABLE:
+            assert "no fault: " in (await http.post("/mock/fault", content=content)).text
 
 
 async def test_a_baton_node_tells_only_a_client_that_holds_the_secret() -> None:
@@ -135,6 +138,8 @@ async def test_a_baton_node_tells_only_a_client_that_holds_the_secret() -> None:
         for transfer_id, status in (("x", 400), ("0" * 32, 200)):
             asked = {"transfer_ids": [transfer_id]}
             assert (await http.post(CANCEL_PATH, json=asked, headers=TOKEN)).status_code == status
+        for content in UNREADABLE:
+            assert "not a list" in (await http.post(CANCEL_PATH, content=content, headers=TOKEN)).text
 
 
 async def test_a_baton_node_refuses_what_no_proxy_sends() -> None:
@@ -149,12 +154,13 @@ async def test_a_baton_node_refuses_what_no_proxy_sends() -> None:
         {"max_tokens": 2},
         {"logprobs": 1},
         {FIELD: {"baton": {}}},
+        {FIELD: {"baton": "x"}},
         {FIELD: params},
     ]
     async with mock("prefill", SECRET) as http:
         for body, status in ((leg, 200), (ASKED, 400), *(({**leg, **changes}, 400) for changes in wrong)):
             assert (await http.post(COMPLETIONS, json=body)).status_code == status
-        assert (await counts(http))["refused"] == 6
+        assert (await counts(http))["refused"] == 7
     async with mock("decode", SECRET) as http:
         headers = {"x-baton-path": "local"}
         assert (await http.post(COMPLETIONS, json=ASKED, headers=headers)).status_code == 400

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from baton.loadtest.__main__ import main
-from baton.loadtest.plan.calibrate_command import calibrate, parser
+from baton.loadtest.client.exchange import Exchange
+from baton.loadtest.client.http import Client, parse_address
+from baton.loadtest.plan.calibrate_command import Pair, calibrate, parser
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
+from baton.loadtest.traffic.script import Form
 from tests.support.fake_openai import FakeOpenAI, serving
 
 
@@ -25,6 +28,21 @@ class OneAfterTheOther(FakeOpenAI):
         await super()._answer(scope, body, fault, send)
 
 
+async def test_a_second_calibration_finds_nothing_of_the_first_in_a_cache() -> None:
+    """Of the same nodes, asked again."""
+    fake = FakeOpenAI()
+    argv = ["--out", "c.json", "--prompt-tokens", "20,40,80", "--samples", "1"]
+    async with serving(fake) as url, asyncio.timeout(60):
+        for _ in range(2):
+            client = Client(parse_address(url), {}, 30)
+            asking = Exchange(client, Form(model="fake-model", chat=False))
+            await Pair(asking, parser().parse_args(["--url", url, *argv])).prefill()
+            client.close()
+
+    prompts = [tuple(body["prompt"]) for body in fake.bodies]
+    assert len(set(prompts)) == len(prompts)
+
+
 @pytest.mark.exhaustive
 async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     """Every kind of coefficient is there, no prompt was sent twice, and the file is one that `plan` reads."""
@@ -32,10 +50,12 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     argv = ["--prompt-tokens", "200,400,800", "--users", "1,4", "--answer-tokens", "20"]
     argv += ["--samples", "2", "--rounds", "2"]
     async with serving(fake) as url, asyncio.timeout(60):
-        found = await calibrate(parser().parse_args(["--url", url, "--out", str(file), *argv]))
+        given = parser().parse_args(["--url", url, "--out", str(file), *argv])
+        found = await calibrate(given)
     write_calibration(found, file)
 
     assert read_calibration(file) == found
+    assert found.about["seed"] == given.seed
     assert found.prefill.token_s > 0
     assert found.decode.step_s > 0
     assert found.fits["prefill"].rows >= 5

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from baton.loadtest.__main__ import main
+from baton.loadtest.compare.command import obstacles
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import STATUS, Record
+from baton.loadtest.report.text import text_report
 from baton.loadtest.result import Result, read_result
 from baton.loadtest.run import build, command
 from baton.loadtest.run.build import parse
@@ -65,6 +67,30 @@ async def test_a_sweep_has_a_stage_for_each_rate_and_repeats_no_prompt() -> None
     assert [stage.figures["completed"] for stage in got.stages] == [5, 5]
     assert len(fake.bodies) == len({str(body["prompt"]) for body in fake.bodies}) == 13
     assert all(record.due_s is not None for stage in got.stages for record in stage.records)
+
+
+async def test_a_second_run_finds_nothing_of_the_first_in_a_cache() -> None:
+    """Prompts are its own, and the two may be compared. The seed that was drawn is in the result, and repeats a run."""
+    fake = FakeOpenAI()
+    argv = ("--requests", "6", "--max-tokens", "4", "--length-spread", "0.5")
+    first, second = await taken(fake, *argv), await taken(fake, *argv)
+    prompts = [tuple(body["prompt"]) for body in fake.bodies]
+    await taken(fake, *argv, "--seed", str(first.arguments["seed"]))
+
+    assert len(set(prompts)) == 12
+    assert obstacles(first, second) == []
+    assert [tuple(body["prompt"]) for body in fake.bodies[12:]] == prompts[:6]
+    assert text_report(first).endswith(f"\n\nSeed: {first.arguments['seed']}")
+
+
+async def test_requests_that_were_still_in_line_at_the_end_are_counted() -> None:
+    """None of those that were due is left out without a word."""
+    fake = FakeOpenAI(ttft_s=0.6)
+    got = await taken(fake, "--rate", "40", "--burstiness", "inf", "--seconds", "0.5", "--concurrency", "2")
+
+    (stage,) = got.stages
+    assert len(stage.records) <= 2
+    assert (len(stage.records) + stage.unsent, stage.unfinished) == (19, 0)  # one of 20 is due as the time ends
 
 
 async def test_a_conversation_at_baton_is_reported_with_its_nodes_figures() -> None:

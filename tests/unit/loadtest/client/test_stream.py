@@ -3,7 +3,7 @@ import json
 import pytest
 
 from baton.loadtest.client.exchange import AnswerStream, error_words
-from baton.loadtest.measures.record import CUT, ERROR_EVENT
+from baton.loadtest.measures.record import CUT, ERROR_EVENT, MALFORMED
 from tests.support.fake_answers import Asked, events, stream, text_of
 
 COMPLETIONS = "/v1/completions"
@@ -59,6 +59,27 @@ def test_an_error_event_is_an_error_whatever_follows(event: dict[str, object]) -
     assert (got.verdict(complete=True), got.detail) == (ERROR_EVENT, "it died")
 
 
+USAGE = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": %s}}'
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"choices"',
+        b'{"choices": [{"text": "\xff"}]}',
+        b'{"more": ' + b"[" * 100_000,
+        USAGE % b"-1",
+        USAGE % (b"1" + b"0" * 30),
+    ],
+    ids=["no JSON", "no UTF-8", "nested too deeply", "fewer tokens than none", "more tokens than can be written"],
+)
+def test_an_event_that_cannot_be_read_is_malformed(payload: bytes) -> None:
+    """It is one record's failure, and ends no run."""
+    got = fed(b"data: " + payload + b"\n\n", *events(COMPLETIONS, 1))
+
+    assert got.verdict(complete=True) == MALFORMED
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -67,8 +88,18 @@ def test_an_error_event_is_an_error_whatever_follows(event: dict[str, object]) -
         (b'{"error": "plain"}', "plain"),
         (b"Bad Gateway", "Bad Gateway"),
         (b"[1]", "[1]"),
+        (b'{"error": "\xff"}', '{"error": "\ufffd"}'),
+        (b"[" * 100_000, "[" * 300),
     ],
 )
 def test_an_errors_words_are_found_in_any_shape(body: bytes, words: str) -> None:
     """They go into the report."""
     assert error_words(body) == words
+
+
+def test_an_errors_words_may_be_nested_as_deeply_as_can_be_read() -> None:
+    """Writing them needs more of the stack than reading them."""
+    for depth in range(800, 1000):
+        body = b'{"error": %s1%s}' % (b'{"a": ' * depth, b"}" * depth)
+        assert error_words(body).startswith("{")
+        assert fed(b"data: " + body + b"\n\n").verdict(complete=True) in (ERROR_EVENT, MALFORMED)

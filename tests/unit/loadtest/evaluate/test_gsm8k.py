@@ -1,4 +1,3 @@
-import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,19 @@ def test_wilsons_interval() -> None:
     assert score(20, 20)[2:] == pytest.approx((0.8389, 1.0), abs=1e-4)
 
 
-@pytest.mark.parametrize(("more", "words"), [({"answer": "no mark 4"}, "does not end with '#### N'"), ({}, "answer")])
-def test_a_wrong_line_is_named(tmp_path: Path, more: dict[str, str], words: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"question": "x", "answer": "no mark 4"}', "does not end with '#### N'"),
+        (b'{"question": "x"}', "answer"),
+        (b'{"question": "\xff"}', "utf-8"),
+        (b"[" * 100_000, ""),
+        (b'{"more": ' + b"[" * 100_000, "recursion"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
     path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "a", "answer": "#### 1"}\n\n' + json.dumps({"question": "x", **more}))
+    path.write_bytes(b'{"question": "a", "answer": "#### 1"}\n\n' + line)
 
     with pytest.raises(UsageError, match=f"line 3: .*{words}"):
         read_questions(path)

@@ -85,6 +85,27 @@ def test_a_plan_sees_the_load_that_a_run_sends() -> None:
     assert (found[0].block_tokens, found[0].input_tokens) == (60, 160)
 
 
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [([], 2400), (["--seconds", "30"], 120), (["--requests", "50"], 50), (["--requests", "50", "--seconds", "5"], 20)],
+)
+def test_a_plan_takes_as_many_arrivals_as_come_in_ten_minutes(limits: list[str], count: int) -> None:
+    """Unless it is told otherwise: the 100 requests of a run can be over before a queue has grown."""
+    given = parser().parse_args(["c.json", "--rate", "4", "--input-tokens", "10", *limits])
+
+    found = demands(given, build.source(given))
+
+    assert len(found) == count
+    assert found[-1].due_s == pytest.approx(count / 4)
+
+
+def test_a_plan_is_the_same_again() -> None:
+    """Nothing is asked of a server, so nothing can be in its caches."""
+    first, second = (parser().parse_args(["c.json", *RATE, "--length-spread", "0.5"]) for _ in range(2))
+
+    assert demands(first, build.source(first)) == demands(second, build.source(second))
+
+
 def test_the_prices_of_nodes_decide(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Mock(return_value=Shape(1, 1))
     monkeypatch.setattr(command, "cheapest", found)
@@ -130,6 +151,7 @@ def test_wrong_arguments_are_usage_errors(
     ("changes", "words"),
     [
         ("{", "is no calibration"),
+        ('{"about": {"a": ' + "[" * 100_000, "is no calibration"),
         ("{}", "missing required field `prefill`"),
         ({"decode": {"step_s": 1}}, "missing required field `sequence_s`"),
         ({"prefill": {"step_s": 1, "token": 0}}, "unknown field `token`"),

@@ -1,4 +1,5 @@
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_first_table_has_vllms_rows_in_vllms_form() -> None:
 def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     """With shares, and an example of what was said; the stable stage has its bounds."""
     records = [record(path="local"), record(path="disaggregated"), failed(STATUS, status=503, detail="full")]
-    text = text_report(result(stage(records, nodes=[NODE], unfinished=4)))
+    text = text_report(result(stage(records, nodes=[NODE], unfinished=4, unsent=5)))
 
     assert "status 503" in text
     assert "full" in text
@@ -52,6 +53,7 @@ def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     assert "250.00 (N 3)" in text
     assert "committed 3" in text
     assert "requests given up when stopped" in text
+    assert re.search(r"requests due and never sent +5$", text, re.MULTILINE)
     assert "from when concurrency first reached its maximum (2) until it first left it" in text_report(result())
     assert "InputTokens (tokens)" in text
     assert not any(word in text_report(result()) for word in ("Errors", "Baton", "Nodes"))
@@ -106,16 +108,18 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("no json", "is no result of a load test"),
-        ('{"schema_version": 1}', "is no result of a load test"),
-        ('{"schema_version": 99}', "version 99"),
+        (b"no json", "is no result of a load test"),
+        (b'{"schema_version": 1}', "is no result of a load test"),
+        (b'{"schema_version": 1, "began_at": "\xff"}', "is no result of a load test"),
+        (b'{"more": ' + b"[" * 100_000, "is no result of a load test"),
+        (b'{"schema_version": 99}', "version 99"),
         (None, "cannot read"),
     ],
 )
-def test_what_is_no_result_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+def test_what_is_no_result_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     """Another version is named."""
     if content:
-        (tmp_path / "result.json").write_text(content)
+        (tmp_path / "result.json").write_bytes(content)
 
     with pytest.raises(UsageError, match=words):
         read_result(tmp_path)

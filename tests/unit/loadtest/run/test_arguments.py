@@ -30,6 +30,7 @@ URL = ("--url", "http://a:1")
         ([*URL, "--ramp-to", "2", "--rate", "1"], "--ramp-to needs --requests"),
         ([*URL, "--goodput", "itl:5"], "--goodput itl:5"),
         ([*URL, "--extra-body", "{"], "--extra-body is no JSON"),
+        ([*URL, "--extra-body", "[" * 100_000], "--extra-body is no JSON"),
         ([*URL, "--extra-body", "[]"], "--extra-body is no JSON object"),
         ([*URL, "--secret-file", "s"], "--secret-file needs --metrics-url"),
     ],

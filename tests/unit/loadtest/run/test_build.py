@@ -9,7 +9,7 @@ import pytest
 from baton.loadtest.errors import UsageError
 from baton.loadtest.run import build
 from baton.loadtest.run.build import parse
-from baton.loadtest.run.loops import Closed, Open
+from baton.loadtest.run.loops import UNBOUNDED, Closed, Open
 
 TRACE = (
     b'{"timestamp": 1000, "input_length": 600, "output_length": 40, "hash_ids": [0, 1]}\n'
@@ -37,7 +37,7 @@ def test_without_a_rate_users_wait_for_their_answers(tmp_path: Path) -> None:
 
     assert stage.load == Closed(concurrency=1)
     assert (stage.limits.requests, stage.limits.seconds) == (100, 600.0)
-    assert (timed.limits.requests, timed.limits.seconds) == (build.UNBOUNDED, 5.0)
+    assert (timed.limits.requests, timed.limits.seconds) == (UNBOUNDED, 5.0)
     path = tmp_path / "p.jsonl"
     path.write_text('"a"\n"b"\n"c"\n')
     assert built("--prompts", str(path))[0][0].limits.requests == 3
@@ -58,7 +58,7 @@ CONVERSATIONS = ("--requests", "10", "--dataset", "multi-turn", "--turns", "4")
 
 
 @pytest.mark.parametrize(
-    ("argv", "arrivals", "requests"), [(["--seconds", "10"], 30, build.UNBOUNDED), (CONVERSATIONS, 3, 10)]
+    ("argv", "arrivals", "requests"), [(["--seconds", "10"], 30, UNBOUNDED), (CONVERSATIONS, 3, 10)]
 )
 def test_an_open_loop_has_as_many_arrivals_as_fit(argv: Sequence[str], arrivals: int, requests: int) -> None:
     """Into its time, not 2 to the 60th; a conversation is one arrival."""
@@ -89,8 +89,10 @@ def test_descriptions_tell_work_apart_but_not_seeds() -> None:
     [
         ("t.jsonl", b"", "has no requests"),
         ("t.jsonl", b"no json\n", "is no trace in Mooncake's format"),
+        ("t.jsonl", b'{"more": ' + b"[" * 100_000, "is no trace in Mooncake's format"),
         ("t.jsonl", None, "No such file"),
         ("t.gz", b"no gzip", "cannot read"),
+        ("t.gz", gzip.compress(TRACE)[:10] + b"\xff" * 20, "cannot read"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:

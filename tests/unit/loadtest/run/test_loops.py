@@ -97,6 +97,19 @@ async def test_a_cap_makes_arrivals_wait_in_line() -> None:
     assert queued[2] > 0.2
 
 
+@pytest.mark.parametrize("cap", [1, None])
+async def test_a_request_that_was_due_and_is_never_sent_is_counted(cap: int | None) -> None:
+    """Those in line when the time is over waited longest; one that is late on this side is no different."""
+    exchange = FakeExchange()
+    exchange.takes_s = 0.3
+
+    taken = await run(exchange, Open(due_s=[0.0] * 5, cap=cap), seconds=0.2)
+
+    assert len(taken.records) + taken.unsent == 5
+    assert cap is None or len(taken.records) <= 1
+    assert (taken.in_flight, taken.in_line) == (0, 0)
+
+
 async def test_turns_follow_each_other_with_the_answers_in_them() -> None:
     """Two conversations of three turns; the turns of one are in order. A fifth request may be the last of all.
 

@@ -34,6 +34,13 @@ def test_only_what_happened_in_between_counts() -> None:
     assert difference("u", parse_scrape(""), without_sums).histograms == {}
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "1e300"])
+def test_what_can_be_no_count_is_none(value: str) -> None:
+    """It would end the run behind its last request."""
+    with pytest.raises(ValueError, match="can be no count"):
+        parse_scrape(f"vllm:time_to_first_token_seconds_count {value}")
+
+
 def test_a_node_that_cannot_be_read_says_why() -> None:
     """Before or after."""
     first, second = differences({"a": "gone", "b": scraped(1)}, {"a": scraped(1), "b": "gone too"})

@@ -9,7 +9,7 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.result import ClientCost
 from baton.loadtest.run.environment import raise_limit
-from baton.loadtest.run.loops import CostMeter, Limits, Taken, line
+from baton.loadtest.run.loops import UNBOUNDED, CostMeter, Limits, Taken, line
 from tests.unit.loadtest.records import failed, record
 
 
@@ -42,7 +42,7 @@ async def test_a_blocked_loop_shows_as_lag() -> None:
 def test_the_progress_line_counts() -> None:
     """Ended, in flight, in line, failed; a limit only where there is one."""
     taken = Taken(records=[record(), failed(TIMEOUT)], begun=5, in_line=4)
-    bounded, unbounded = Limits(requests=9, seconds=60.0), Limits(requests=1 << 60, seconds=math.inf)
+    bounded, unbounded = Limits(requests=9, seconds=60.0), Limits(requests=UNBOUNDED, seconds=math.inf)
 
     assert line("x", taken, bounded, 3.2) == "x: 2/9 requests, 3 in flight, 4 in line, 1 failed, 3/60 s"
     assert line("x", Taken(), unbounded, 1) == "x: 0 requests, 0 in flight, 0 failed, 1 s"

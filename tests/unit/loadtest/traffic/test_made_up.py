@@ -1,8 +1,10 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
+from baton.loadtest.traffic.made_up import Making, MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
+from baton.loadtest.traffic.script import Source
 from tests.unit.loadtest.making import making
 
 
@@ -39,6 +41,19 @@ def test_lengths_spread_evenly_around_their_middle() -> None:
     assert {min(a.input_tokens for a in asks), max(a.input_tokens for a in asks)} == {50, 150}
     assert {a.output_tokens for a in asks} == set(range(5, 16))
     assert all(len(a.prompt) == a.input_tokens for a in asks)
+
+
+@pytest.mark.parametrize(
+    "kind", [RandomPrompts, lambda made: SharedPrefix(made, 2, 5), lambda made: MultiTurn(made, 1)]
+)
+def test_lengths_are_those_of_any_other_seed(kind: Callable[[Making], Source]) -> None:
+    """So that runs of different seeds did the same work, and may be compared."""
+    one, other = (kind(making(spread=0.5, seed=seed)) for seed in (1, 2))
+    asks = [[next(source.script(index)) for index in range(20)] for source in (one, other)]
+
+    assert len({(ask.input_tokens, ask.output_tokens) for ask in asks[0]}) > 3
+    assert [(a.input_tokens, a.output_tokens) for a in asks[0]] == [(b.input_tokens, b.output_tokens) for b in asks[1]]
+    assert all(a.prompt != b.prompt for a, b in zip(*asks, strict=True))
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -59,13 +59,19 @@ def test_a_line_that_cannot_be_asked_is_named(tmp_path: Path, line: Any, chat: b
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [('"ok"\n\n{"prompt"\n', "line 3: "), ("", "has no prompts"), (None, "No such file")],
+    [
+        (b'"ok"\n\n{"prompt"\n', "line 3: "),
+        (b'"ok"\n"\xff"\n', "line 2: "),
+        (b"[" * 100_000, "line 1: "),
+        (b"", "has no prompts"),
+        (None, "No such file"),
+    ],
 )
-def test_a_file_without_prompts_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+def test_a_file_without_prompts_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     """It is empty, not there, or a line is no JSON; blank lines count."""
     path = tmp_path / "prompts.jsonl"
     if content is not None:
-        path.write_text(content)
+        path.write_bytes(content)
 
     with pytest.raises(UsageError, match=words):
         read_prompts(path, chat=False, output_tokens=1)
