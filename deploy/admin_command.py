@@ -35,7 +35,14 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
         return EXIT_REFUSED
     url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
     verify = verification(named=options.url is not None, ca_file=options.ca_file)
-    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
+    with httpx.Client(
+        base_url=url,
+        headers=headers,
+        timeout=TIMEOUT_S,
+        verify=verify,
+        transport=transport,
+        trust_env=False,  # the token is not for the HTTP proxy that the environment names
+    ) as client:
         try:
             options.run(client, options)
         except AdminError as exc:
@@ -90,7 +97,11 @@ def authorization(token_file: Path | None) -> dict[str, str]:
 
 def verification(*, named: bool, ca_file: str | None) -> Any:
     """Verify what was named; this machine's own proxy has a certificate for another name than loopback's."""
-    return named if ca_file is None else ssl.create_default_context(cafile=ca_file)
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=ca_file)
+    return (
+        httpx.create_ssl_context() if named else False
+    )  # heeds SSL_CERT_FILE, as a client without `trust_env` does not
 
 
 def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:

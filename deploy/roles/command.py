@@ -147,7 +147,13 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = own_url(config.proxy.host, config.proxy.port, is_encrypted=config.proxy.tls_cert_file is not None)
     verify = verification(named=bool(config.roles.proxies), ca_file=options.ca_file)
-    with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
+    with httpx.Client(
+        headers=headers,
+        timeout=TIMEOUT_S,
+        verify=verify,
+        transport=transport,
+        trust_env=False,  # the token is not for the HTTP proxy that the environment names
+    ) as client:
         controller = Controller(client, config.roles.proxies or (own,), config.roles)
         try:
             while True:

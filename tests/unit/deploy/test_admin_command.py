@@ -1,4 +1,5 @@
 import json
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from baton.contracts.http import error_body
 from baton.deploy import admin_command
+from tests.support.processes import answering
 
 NODE = "http://10.0.0.7:8200"
 VIEW = {"role": "decode", "url": NODE, "state": "ready", "requests": 3, "models": ["m", "lora"], "reason": ""}
@@ -96,6 +98,25 @@ def test_a_refusal_is_one_sentence(
     argv = ["--url", "http://127.0.0.1:9", "nodes"]
     assert admin_command.main(argv, transport) == admin_command.EXIT_FAILED
     assert said in capsys.readouterr().err
+
+
+class _Listed(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"nodes": [VIEW]}).encode())
+
+
+@pytest.mark.usefixtures("token_file")
+def test_the_token_goes_to_the_proxy_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not by way of the HTTP proxy that the environment names for the world outside."""
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with answering(_Listed) as port:
+        assert admin_command.main(["--url", f"http://127.0.0.1:{port}", "nodes"]) == 0
+    assert NODE in capsys.readouterr().out
 
 
 def test_without_a_token_file_nothing_is_asked(
