@@ -130,3 +130,17 @@ def test_without_a_token_file_nothing_is_asked(
     assert admin_command.main(["--token-file", "/no/such", "nodes"], proxy.transport) == admin_command.EXIT_REFUSED
     assert "/no/such" in capsys.readouterr().err
     assert proxy.asked == []
+
+
+@pytest.mark.usefixtures("token_file")
+def test_certificate_authorities_that_cannot_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that is not there, or is no certificate, and the environment's; in a sentence."""
+    (tmp_path / "empty.pem").touch()
+    for name in ("/no/such.pem", str(tmp_path / "empty.pem")):
+        assert admin_command.main(["--ca-file", name, "nodes"]) == admin_command.EXIT_REFUSED
+        assert name in capsys.readouterr().err
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such.pem")
+    assert admin_command.main(["--url", "https://127.0.0.1:9", "nodes"]) == admin_command.EXIT_REFUSED
+    assert "SSL_CERT_FILE" in capsys.readouterr().err

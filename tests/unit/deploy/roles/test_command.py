@@ -130,6 +130,7 @@ def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) ->
         (["--token-file", "missing"], "missing"),
         (["--token-file", "token", "--proxies", "a:8000"], "http://host:port"),
         (["--token-file", "token", "--margin", "2"], "margin"),
+        (["--token-file", "token", "--ca-file", "/no/such.pem"], "/no/such.pem"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(
