@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
-from baton.deploy.own_url import ask_own
+from baton.deploy.own_url import ask_own, ask_own_proxy
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
@@ -37,11 +37,11 @@ def main(argv: Sequence[str]) -> int:
 def problem_of(part: str, config: BatonConfig, path: str) -> str:
     nodes = {"prefill": config.prefill_node, "decode": config.decode_node}
     place: ProxyConfig | NodeConfig = config.proxy if part == "proxy" else nodes[part]
-    encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
-    if part == "proxy" and config.proxy.tls_client_ca_file is not None:
-        path = ""  # we have no certificate to show
     try:
-        status, _ = ask_own(place.host, place.port, path, TIMEOUT_S, is_encrypted=encrypted)
+        if isinstance(place, ProxyConfig):
+            status, _ = ask_own_proxy(place, path, TIMEOUT_S)
+        else:
+            status, _ = ask_own(place.host, place.port, path, TIMEOUT_S)
     except (OSError, http.client.HTTPException) as exc:
         return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"
