@@ -146,6 +146,20 @@ def test_a_closed_terminal_stops_everything_in_time(launch: Launch) -> None:
     assert time.monotonic() - began_s > 0.7
 
 
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_signal_to_all_processes_lets_them_end_what_they_have(launch: Launch, fork: bool) -> None:
+    """A service manager may tell each process; those that only make processes and wait for them stay until the end."""
+    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--drain-s", "0.5"]]
+    stack = launch(fork=fork, nodes=nodes, proxy=[free_port(), "--drain-s", "0.5"], stop_timeout_s=20.0)
+    stack.wait_announced()
+
+    for pid in sorted(stack.left_behind(), key=lambda pid: pid != stack.process.pid):
+        os.kill(pid, signal.SIGTERM)
+
+    stack.assert_ends(0)
+    assert [(stack.folder / f"{name}.log").read_text().count("drained") for name in ("proxy", "decode-0")] == [1, 1]
+
+
 def test_a_child_that_dies_is_named_with_its_status_and_last_words(launch: Launch) -> None:
     """The rest is stopped and the launcher fails: no node is started again, unless that was asked for."""
     said = launch(nodes=[["prefill-0", free_port()], ["decode-0", free_port(), "--die-after-s", "1.5"]]).assert_ends(1)
