@@ -54,6 +54,20 @@ except StackFailedError as exc:
 """
 
 
+WAITER = """
+import os
+from baton.deploy.launcher import StopFlag, note_signals
+
+asked, seen = StopFlag(), 0
+with note_signals(asked):
+    print("waiting", flush=True)
+    while seen < 6000:
+        seen += asked.wait(0.0001)
+        asked.clear()
+    os._exit(0)
+"""
+
+
 class Stack:
     """A launcher of fake servers in a process of its own, so that it can be sent real signals."""
 
@@ -144,6 +158,23 @@ def test_a_closed_terminal_stops_everything_in_time(launch: Launch) -> None:
 
     stack.assert_ends(0)
     assert time.monotonic() - began_s > 0.7
+
+
+def test_signals_in_any_number_do_not_hold_up_the_launcher() -> None:
+    """Each may come while it begins or ends a wait: a lock that its handler wanted might be held by the wait."""
+    with subprocess.Popen([sys.executable, "-c", WAITER], cwd=ROOT, stdout=subprocess.PIPE) as waiter:
+        assert waiter.stdout is not None
+        try:
+            assert waiter.stdout.readline() == b"waiting\n"
+
+            def tell() -> bool:
+                waiter.send_signal(signal.SIGTERM)
+                return waiter.poll() is not None
+
+            eventually(tell, 60.0, every_s=0.0002)
+            assert waiter.returncode == 0
+        finally:
+            waiter.kill()
 
 
 @pytest.mark.parametrize("fork", [True, False])
