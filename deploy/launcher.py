@@ -313,8 +313,12 @@ def _numbers(cpus: tuple[int, ...]) -> str:
 
 @contextmanager
 def note_signals(asked: StopFlag) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and a closed terminal set `asked` instead of raising wherever the program happens to be."""
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in STOP_SIGNALS}
+    """Let Ctrl-C, SIGTERM and a closed terminal set `asked` instead of raising wherever the program happens to be.
+
+    What is ignored from the start stays so: SIGHUP under `nohup`, SIGINT in what a script runs in the background.
+    """
+    heeded = [n for n in STOP_SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in heeded}
     try:
         yield
     finally:

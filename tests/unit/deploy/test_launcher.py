@@ -28,12 +28,14 @@ def test_delays_double_until_the_budget_is_spent() -> None:
 
 
 PROGRAM = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
 from baton.deploy.stack import Listener, Member, Stack
 
 plan = json.loads(sys.argv[1])
+for number in (signal.SIGHUP, signal.SIGINT):  # whatever the tests themselves were started with
+    signal.signal(number, signal.SIG_IGN if number in plan["ignored"] else signal.SIG_DFL)
 
 def member(name, ready_path, port, *flags):
     listener = Listener(host="127.0.0.1", port=port, flag="--port")
@@ -80,6 +82,7 @@ class Stack:
             "start_timeout_s": 20.0,
             "stop_timeout_s": 1.0,
             "restart_nodes": False,
+            "ignored": [],
             "proxy": [free_port()],
             "nodes": [["prefill-0", free_port()], ["decode-0", free_port()]],
         } | plan
@@ -158,6 +161,21 @@ def test_a_closed_terminal_stops_everything_in_time(launch: Launch) -> None:
 
     stack.assert_ends(0)
     assert time.monotonic() - began_s > 0.7
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_from_the_start_stays_so(launch: Launch, number: int) -> None:
+    """`nohup` is for a stack that outlives its terminal, and Ctrl-C is not for what a script runs in the background."""
+    stack = launch(ignored=[number], restart_nodes=True)
+    stack.wait_announced()
+
+    stack.process.send_signal(number)
+    stack.kill("decode-0")
+
+    eventually(lambda: "decode-0 ready again after" in stack.said() or stack.process.poll() is not None)
+    assert "decode-0 ready again after" in stack.said()
+    stack.process.terminate()
+    stack.assert_ends(0)
 
 
 def test_signals_in_any_number_do_not_hold_up_the_launcher() -> None:
