@@ -75,19 +75,19 @@ class StopFlag:
     """
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.is_set = False
 
     def set(self) -> None:
-        self._is_set = True
+        self.is_set = True
 
     def clear(self) -> None:
-        self._is_set = False
+        self.is_set = False
 
     def wait(self, longest_s: float) -> bool:
         """Sleep so long, unless it is set already; a signal does not cut the sleep short. Return whether it is set."""
-        if not self._is_set:
+        if not self.is_set:
             time.sleep(longest_s)
-        return self._is_set
+        return self.is_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +201,8 @@ class Launcher:
             raise StopAskedError
         for name, child in list(self._children.items()):
             if child.poll() is not None:
+                if self._stop_asked.is_set:  # by a signal to all processes, which ended this one as well
+                    raise StopAskedError
                 self._handle_exit(name, child)
         if self._announced:
             return

@@ -7,11 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from baton.deploy import stack as stacks
 from baton.deploy.forkserver import ROOT
-from baton.deploy.launcher import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
+from baton.deploy.launcher import (
+    FIRST_DELAY_S,
+    MAX_RESTARTS,
+    WINDOW_S,
+    Launcher,
+    RestartBudget,
+    Settings,
+    StopAskedError,
+)
 from tests.support.ports import free_port
 from tests.support.processes import processes_naming
 from tests.support.waiting import eventually
@@ -207,6 +217,22 @@ def test_a_signal_to_all_processes_lets_them_end_what_they_have(launch: Launch, 
 
     stack.assert_ends(0)
     assert [(stack.folder / f"{name}.log").read_text().count("drained") for name in ("proxy", "decode-0")] == [1, 1]
+
+
+def test_an_end_by_the_same_signal_is_no_failure(tmp_path: Path) -> None:
+    """A signal to all processes may end another one just before the launcher has noted its own."""
+    at = stacks.Listener(host="127.0.0.1", port=9, flag="--port")
+    proxy = stacks.Member(name="proxy", module="", argv=(), listeners=(at,), ready_path="")
+    settings = Settings(runtime_dir=tmp_path, log_dir=tmp_path, start_timeout_s=1.0, stop_timeout_s=1.0)
+    launcher = Launcher(stacks.Stack(proxy=proxy, nodes=()), settings, lambda _: None)
+
+    def end() -> int:
+        launcher._stop_asked.set()
+        return -signal.SIGTERM
+
+    launcher._children["proxy"] = Mock(poll=end)
+    with pytest.raises(StopAskedError):
+        launcher._tick()
 
 
 def test_a_child_that_dies_is_named_with_its_status_and_last_words(launch: Launch) -> None:
