@@ -30,12 +30,19 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     try:
         proxy = load({}, os.environ, choose_file(options.config)).config.proxy
         headers = authorization(options.token_file or proxy.admin_token_file)
+        verify = verification(named=options.url is not None, ca_file=options.ca_file)
     except (AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
     url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
-    verify = verification(named=options.url is not None, ca_file=options.ca_file)
-    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
+    with httpx.Client(
+        base_url=url,
+        headers=headers,
+        timeout=TIMEOUT_S,
+        verify=verify,
+        transport=transport,
+        trust_env=False,  # the token is not for the HTTP proxy that the environment names
+    ) as client:
         try:
             options.run(client, options)
         except AdminError as exc:
@@ -90,7 +97,14 @@ def authorization(token_file: Path | None) -> dict[str, str]:
 
 def verification(*, named: bool, ca_file: str | None) -> Any:
     """Verify what was named; this machine's own proxy has a certificate for another name than loopback's."""
-    return named if ca_file is None else ssl.create_default_context(cafile=ca_file)
+    if ca_file is None and not named:
+        return False
+    try:
+        # The former heeds SSL_CERT_FILE, as a client without `trust_env` does not.
+        return httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:
+        source = ca_file or "of SSL_CERT_FILE or SSL_CERT_DIR"
+        raise AdminError(f"certificate authorities {source} cannot be read: {exc.strerror or exc}") from exc
 
 
 def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:

@@ -5,20 +5,22 @@ import http.client
 import os
 import sys
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
-from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
-from baton.deploy.own_url import ask_own
+from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
+from baton.deploy.own_url import ask_own, ask_own_proxy
+from baton.node.roles import node_config
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
-PARTS = ("proxy", "prefill", "decode")
+Part = Literal["proxy", "prefill", "decode"]
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="baton health", description="Ask the process in this container.")
     parser.add_argument(
-        "parts", nargs="+", choices=PARTS, metavar="proxy|prefill|decode", help="one of them must answer"
+        "parts", nargs="+", choices=get_args(Part), metavar="proxy|prefill|decode", help="one of them must answer"
     )
     parser.add_argument("--ready", action="store_true", help="of the proxy: can it serve, or does it only run?")
     options = parser.parse_args(argv)
@@ -34,14 +36,13 @@ def main(argv: Sequence[str]) -> int:
     return EXIT_UNHEALTHY
 
 
-def problem_of(part: str, config: BatonConfig, path: str) -> str:
-    nodes = {"prefill": config.prefill_node, "decode": config.decode_node}
-    place: ProxyConfig | NodeConfig = config.proxy if part == "proxy" else nodes[part]
-    encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
-    if part == "proxy" and config.proxy.tls_client_ca_file is not None:
-        path = ""  # we have no certificate to show
+def problem_of(part: Part, config: BatonConfig, path: str) -> str:
+    place = config.proxy if part == "proxy" else node_config(part, config)
     try:
-        status, _ = ask_own(place.host, place.port, path, TIMEOUT_S, is_encrypted=encrypted)
+        if isinstance(place, ProxyConfig):
+            status, _ = ask_own_proxy(place, path, TIMEOUT_S)
+        else:
+            status, _ = ask_own(place.host, place.port, path, TIMEOUT_S)
     except (OSError, http.client.HTTPException) as exc:
         return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"

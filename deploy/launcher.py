@@ -12,7 +12,6 @@ import http.client
 import json
 import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +68,28 @@ class StopAskedError(Exception):
     """Ctrl-C or SIGTERM: stop, whatever was being done."""
 
 
+class StopFlag:
+    """Whether a signal has asked for the stop.
+
+    No `threading.Event`: its `set`, in a handler, wants the lock that the interrupted `wait` or `clear` may hold.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def set(self) -> None:
+        self.is_set = True
+
+    def clear(self) -> None:
+        self.is_set = False
+
+    def wait(self, longest_s: float) -> bool:
+        """Sleep so long, unless it is set already; a signal does not cut the sleep short. Return whether it is set."""
+        if not self.is_set:
+            time.sleep(longest_s)
+        return self.is_set
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How to run a stack."""
@@ -95,7 +116,7 @@ class Launcher:
         self._stack = stack
         self._settings = settings
         self._say = say
-        self._stop_asked = threading.Event()
+        self._stop_asked = StopFlag()
         self._children: dict[str, Child] = {}
         self._ready: set[str] = set()
         self._began_s = 0.0
@@ -116,7 +137,7 @@ class Launcher:
 
         Raises `StackFailedError`: a process died, or not all were ready in time. Everything is stopped by then.
         """
-        with _signals(self._stop_asked), ExitStack() as stack, suppress(StopAskedError):
+        with note_signals(self._stop_asked), ExitStack() as stack, suppress(StopAskedError):
             stack.callback(self.stop)
             self.start()
             self.wait_ready()
@@ -180,6 +201,8 @@ class Launcher:
             raise StopAskedError
         for name, child in list(self._children.items()):
             if child.poll() is not None:
+                if self._stop_asked.is_set:  # by a signal to all processes, which ended this one as well
+                    raise StopAskedError
                 self._handle_exit(name, child)
         if self._announced:
             return
@@ -291,9 +314,13 @@ def _numbers(cpus: tuple[int, ...]) -> str:
 
 
 @contextmanager
-def _signals(asked: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and a closed terminal set `asked` instead of raising wherever the program happens to be."""
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in STOP_SIGNALS}
+def note_signals(asked: StopFlag) -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and a closed terminal set `asked` instead of raising wherever the program happens to be.
+
+    What is ignored from the start stays so: SIGHUP under `nohup`, SIGINT in what a script runs in the background.
+    """
+    heeded = [n for n in STOP_SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in heeded}
     try:
         yield
     finally:

@@ -5,6 +5,8 @@ import ssl
 from contextlib import closing
 from typing import Final
 
+from baton.contracts.configuration.schema import ProxyConfig
+
 # Where to ask what listens everywhere.
 LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound
 
@@ -33,3 +35,9 @@ def ask_own(host: str, port: int, path: str, timeout_s: float, *, is_encrypted: 
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read()
+
+
+def ask_own_proxy(proxy: ProxyConfig, path: str, timeout_s: float) -> tuple[int, bytes]:
+    """Ask the proxy of this configuration likewise; where clients need a certificate, which we lack, an open port will do."""
+    asked = "" if proxy.tls_client_ca_file is not None else path
+    return ask_own(proxy.host, proxy.port, asked, timeout_s, is_encrypted=proxy.tls_cert_file is not None)

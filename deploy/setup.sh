@@ -85,7 +85,8 @@ PYTHON=${PYTHON:-$(find_python)}
     "or pip install uv && uv python install 3.12), or name one with PYTHON=/path/to/python3.12"
 is_supported "$PYTHON" || die "the pinned packages are for Python 3.11 to 3.13; $PYTHON is $("$PYTHON" -V 2>&1)"
 install_system_packages
-[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+# A link to Python alone is what an interrupted run leaves: pip comes last.
+"$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$PYTHON" -m venv "$VENV"
 install_torch
 install_packages
 "$VENV/bin/python" -c 'import transformers, vllm, mooncake.engine' || die "the installed packages do not import"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-KEY_VARIABLE = "BATON_API_KEY"
+KEY_VARIABLE = "OPENAI_API_KEY"  # no BATON_…: those are settings, and unknown ones are refused
 CONNECT_TIMEOUT_S = 5.0
 
 

@@ -1,8 +1,8 @@
 """The zygote: imports heavy modules once, then forks a process whenever `ForkServer` asks for one.
 
 It has one thread, so forking is safe, and it speaks JSON lines over a socket that it inherits. When the other end
-closes, for whatever reason, it kills every process that it made and ends. `forkserver.py` holds the other end and
-describes the messages.
+closes, for whatever reason, it kills every process that it made and ends; SIGINT and SIGTERM do not end it.
+`forkserver.py` holds the other end and describes the messages.
 """
 
 import ctypes
@@ -121,8 +121,8 @@ class Zygote:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             for inherited in (self._control, self._wake, self._wake_by_signal):
                 inherited.close()
             _set_up(request)
@@ -145,7 +145,9 @@ def resolve(target: str) -> Callable[..., Any]:
 
 def main(control_fd: int, prepare: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controlling process to handle
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave by way of `finally`
+    # So is SIGTERM, which a service manager sends to all processes: leaving here would kill children that drain. It is
+    # blocked, not ignored: a child that was just forked does not lose its own.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if prepare:
         resolve(prepare)()
     gc.collect()

@@ -3,19 +3,20 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
-from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.probe import MIB, Place, Push, Receive
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import diagnose_machine
 from baton.deploy.doctor.report import Examination
-from baton.deploy.own_url import ask_own
+from baton.deploy.own_url import ask_own, ask_own_proxy
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConnectorConfigError
 from baton.node.errors import NodeError, StartRefusedError
@@ -32,6 +33,7 @@ LOOPBACK: Final = "127.0.0.1"
 SELF_TEST_S: Final = 30.0
 HEALTH_TIMEOUT_S: Final = 2.0
 Wanted = Literal["prefill", "decode", "proxy"]
+Ask = Callable[[], tuple[int, bytes]]  # the server that is to have a port: its status and body
 
 
 def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | None) -> Examination:
@@ -58,7 +60,7 @@ def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | N
         for each in roles:
             findings += _node(each, config)
     if role in (None, "proxy"):
-        findings += _port(config.proxy.host, config.proxy.port, "proxy")
+        findings += _proxy(config.proxy)
     return Examination(findings=findings, versions=installed, machine=found)
 
 
@@ -97,22 +99,27 @@ def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
     except StartRefusedError as exc:
         yield Finding(code="address", where=where, what=str(exc))
         return
-    taken = list(_port(listen_host, node.port, f"{role} node"))
+    ask = partial(ask_own, listen_host, node.port, "/health", HEALTH_TIMEOUT_S)
+    taken = list(_port(listen_host, node.port, f"{role} node", ask))
     yield from taken
-    if not taken and "prefill" in roles_of(role, config.transfer) and not _serves(listen_host, node.port):
+    if not taken and "prefill" in roles_of(role, config.transfer) and not _serves(ask):
         yield from _refusal("port", where, lambda: checks.check_port(listen_host, control_port(node), "control"))
 
 
-def _port(host: str, port: int, of: str) -> Iterator[Finding]:
+def _proxy(proxy: ProxyConfig) -> Iterator[Finding]:
+    yield from _port(proxy.host, proxy.port, "proxy", partial(ask_own_proxy, proxy, "/health", HEALTH_TIMEOUT_S))
+
+
+def _port(host: str, port: int, of: str, ask: Ask) -> Iterator[Finding]:
     """A port that is taken is well if a server that works has it."""
     for finding in _refusal("port", f"the {of} here", lambda: checks.check_port(host, port, "HTTP")):
-        if not _serves(host, port):
+        if not _serves(ask):
             yield finding
 
 
-def _serves(host: str, port: int) -> bool:
+def _serves(ask: Ask) -> bool:
     try:
-        return ask_own(host, port, "/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK
+        return ask()[0] == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 

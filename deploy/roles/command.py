@@ -138,6 +138,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     try:
         config = load(overrides(options), os.environ, choose_file(options.file)).config
         headers = authorization(options.token_file or config.proxy.admin_token_file)
+        verify = verification(named=bool(config.roles.proxies), ca_file=options.ca_file)
         if wrong := [url for url in config.roles.proxies if not _is_proxy(url)]:
             raise RolesError(f"{wrong[0]!r} is neither of the form http://host:port nor {SCHEME}://name:port")
     except (RolesError, AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
@@ -146,8 +147,13 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     configure(config.proxy.log_level, config.proxy.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = own_url(config.proxy.host, config.proxy.port, is_encrypted=config.proxy.tls_cert_file is not None)
-    verify = verification(named=bool(config.roles.proxies), ca_file=options.ca_file)
-    with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
+    with httpx.Client(
+        headers=headers,
+        timeout=TIMEOUT_S,
+        verify=verify,
+        transport=transport,
+        trust_env=False,  # the token is not for the HTTP proxy that the environment names
+    ) as client:
         controller = Controller(client, config.roles.proxies or (own,), config.roles)
         try:
             while True:

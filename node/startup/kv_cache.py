@@ -6,7 +6,8 @@ vLLM's own default takes nearly all of the machine's memory, which two nodes on 
 from collections.abc import Mapping
 from typing import Any
 
-MIB = 1024 * 1024
+from baton.contracts.probe import MIB
+
 MIN_BYTES = 256 * MIB
 UNKNOWN_MODEL_BYTES = 2048 * MIB
 FULL_LENGTH_REQUESTS = 2  # that many requests of the greatest length fit

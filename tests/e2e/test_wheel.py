@@ -67,7 +67,7 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self) -> int:
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGTERM)  # SIGINT is ignored where the tests were started in the background
         return self.process.wait(STOP_S)
 
     @property

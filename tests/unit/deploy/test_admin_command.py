@@ -1,4 +1,5 @@
 import json
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from baton.contracts.http import error_body
 from baton.deploy import admin_command
+from tests.support.processes import answering
 
 NODE = "http://10.0.0.7:8200"
 VIEW = {"role": "decode", "url": NODE, "state": "ready", "requests": 3, "models": ["m", "lora"], "reason": ""}
@@ -98,6 +100,25 @@ def test_a_refusal_is_one_sentence(
     assert said in capsys.readouterr().err
 
 
+class _Listed(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"nodes": [VIEW]}).encode())
+
+
+@pytest.mark.usefixtures("token_file")
+def test_the_token_goes_to_the_proxy_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not by way of the HTTP proxy that the environment names for the world outside."""
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with answering(_Listed) as port:
+        assert admin_command.main(["--url", f"http://127.0.0.1:{port}", "nodes"]) == 0
+    assert NODE in capsys.readouterr().out
+
+
 def test_without_a_token_file_nothing_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,3 +130,17 @@ def test_without_a_token_file_nothing_is_asked(
     assert admin_command.main(["--token-file", "/no/such", "nodes"], proxy.transport) == admin_command.EXIT_REFUSED
     assert "/no/such" in capsys.readouterr().err
     assert proxy.asked == []
+
+
+@pytest.mark.usefixtures("token_file")
+def test_certificate_authorities_that_cannot_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that is not there, or is no certificate, and the environment's; in a sentence."""
+    (tmp_path / "empty.pem").touch()
+    for name in ("/no/such.pem", str(tmp_path / "empty.pem")):
+        assert admin_command.main(["--ca-file", name, "nodes"]) == admin_command.EXIT_REFUSED
+        assert name in capsys.readouterr().err
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such.pem")
+    assert admin_command.main(["--url", "https://127.0.0.1:9", "nodes"]) == admin_command.EXIT_REFUSED
+    assert "SSL_CERT_FILE" in capsys.readouterr().err

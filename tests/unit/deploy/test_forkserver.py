@@ -121,14 +121,37 @@ def test_stop_leaves_nothing_behind(tmp_path: Path) -> None:
     assert child.poll() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_children_die_with_the_zygote(tmp_path: Path, number: int) -> None:
+def test_sigterm_is_for_the_children_and_who_made_the_zygote(tmp_path: Path) -> None:
+    """Sent to all processes of a service, as systemd does, it does not end those that wait for their own end."""
+    with ForkServer(prepare="") as server:
+        child, _ = sleeper(server, tmp_path / "pids")
+        assert server._process is not None
+
+        server._process.send_signal(signal.SIGTERM)
+
+        assert server.spawn(f"{TARGETS}:leave", kwargs={"code": 3}).wait(10) == 3
+        assert child.poll() is None
+        child.terminate()
+        assert child.wait(10) == -signal.SIGTERM
+
+
+def test_a_child_that_was_just_made_can_be_told_to_end(server: ForkServer) -> None:
+    """Before it has left the zygote's role, too, which does not heed SIGTERM."""
+    sleepers = []
+    for _ in range(30):
+        sleepers.append(server.spawn("os:execvp", kwargs={"file": "sleep", "args": ["sleep", "600"]}))
+        sleepers[-1].terminate()
+
+    assert [child.wait(10) for child in sleepers] == [-signal.SIGTERM] * 30
+
+
+def test_children_die_with_the_zygote(tmp_path: Path) -> None:
     """A zygote that is killed is noticed, and its children are killed and reported."""
     with ForkServer(prepare="") as server:
         child, grandchild = sleeper(server, tmp_path / "pids")
         assert server._process is not None
 
-        server._process.send_signal(number)
+        server._process.send_signal(signal.SIGKILL)
 
         assert child.wait(10) == -signal.SIGKILL
         eventually(lambda: not alive(child.pid) and not alive(grandchild))

@@ -7,11 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from baton.deploy import stack as stacks
 from baton.deploy.forkserver import ROOT
-from baton.deploy.launcher import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
+from baton.deploy.launcher import (
+    FIRST_DELAY_S,
+    MAX_RESTARTS,
+    WINDOW_S,
+    Launcher,
+    RestartBudget,
+    Settings,
+    StopAskedError,
+)
 from tests.support.ports import free_port
 from tests.support.processes import processes_naming
 from tests.support.waiting import eventually
@@ -28,12 +38,14 @@ def test_delays_double_until_the_budget_is_spent() -> None:
 
 
 PROGRAM = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
 from baton.deploy.stack import Listener, Member, Stack
 
 plan = json.loads(sys.argv[1])
+for number in (signal.SIGHUP, signal.SIGINT):  # whatever the tests themselves were started with
+    signal.signal(number, signal.SIG_IGN if number in plan["ignored"] else signal.SIG_DFL)
 
 def member(name, ready_path, port, *flags):
     listener = Listener(host="127.0.0.1", port=port, flag="--port")
@@ -54,6 +66,20 @@ except StackFailedError as exc:
 """
 
 
+WAITER = """
+import os
+from baton.deploy.launcher import StopFlag, note_signals
+
+asked, seen = StopFlag(), 0
+with note_signals(asked):
+    print("waiting", flush=True)
+    while seen < 6000:
+        seen += asked.wait(0.0001)
+        asked.clear()
+    os._exit(0)
+"""
+
+
 class Stack:
     """A launcher of fake servers in a process of its own, so that it can be sent real signals."""
 
@@ -66,6 +92,7 @@ class Stack:
             "start_timeout_s": 20.0,
             "stop_timeout_s": 1.0,
             "restart_nodes": False,
+            "ignored": [],
             "proxy": [free_port()],
             "nodes": [["prefill-0", free_port()], ["decode-0", free_port()]],
         } | plan
@@ -144,6 +171,68 @@ def test_a_closed_terminal_stops_everything_in_time(launch: Launch) -> None:
 
     stack.assert_ends(0)
     assert time.monotonic() - began_s > 0.7
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_from_the_start_stays_so(launch: Launch, number: int) -> None:
+    """`nohup` is for a stack that outlives its terminal, and Ctrl-C is not for what a script runs in the background."""
+    stack = launch(ignored=[number], restart_nodes=True)
+    stack.wait_announced()
+
+    stack.process.send_signal(number)
+    stack.kill("decode-0")
+
+    eventually(lambda: "decode-0 ready again after" in stack.said() or stack.process.poll() is not None)
+    assert "decode-0 ready again after" in stack.said()
+    stack.process.terminate()
+    stack.assert_ends(0)
+
+
+def test_signals_in_any_number_do_not_hold_up_the_launcher() -> None:
+    """Each may come while it begins or ends a wait: a lock that its handler wanted might be held by the wait."""
+    with subprocess.Popen([sys.executable, "-c", WAITER], cwd=ROOT, stdout=subprocess.PIPE) as waiter:
+        assert waiter.stdout is not None
+        try:
+            assert waiter.stdout.readline() == b"waiting\n"
+
+            def tell() -> bool:
+                waiter.send_signal(signal.SIGTERM)
+                return waiter.poll() is not None
+
+            eventually(tell, 60.0, every_s=0.0002)
+            assert waiter.returncode == 0
+        finally:
+            waiter.kill()
+
+
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_signal_to_all_processes_lets_them_end_what_they_have(launch: Launch, fork: bool) -> None:
+    """A service manager may tell each process; those that only make processes and wait for them stay until the end."""
+    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--drain-s", "0.5"]]
+    stack = launch(fork=fork, nodes=nodes, proxy=[free_port(), "--drain-s", "0.5"], stop_timeout_s=20.0)
+    stack.wait_announced()
+
+    for pid in sorted(stack.left_behind(), key=lambda pid: pid != stack.process.pid):
+        os.kill(pid, signal.SIGTERM)
+
+    stack.assert_ends(0)
+    assert [(stack.folder / f"{name}.log").read_text().count("drained") for name in ("proxy", "decode-0")] == [1, 1]
+
+
+def test_an_end_by_the_same_signal_is_no_failure(tmp_path: Path) -> None:
+    """A signal to all processes may end another one just before the launcher has noted its own."""
+    at = stacks.Listener(host="127.0.0.1", port=9, flag="--port")
+    proxy = stacks.Member(name="proxy", module="", argv=(), listeners=(at,), ready_path="")
+    settings = Settings(runtime_dir=tmp_path, log_dir=tmp_path, start_timeout_s=1.0, stop_timeout_s=1.0)
+    launcher = Launcher(stacks.Stack(proxy=proxy, nodes=()), settings, lambda _: None)
+
+    def end() -> int:
+        launcher._stop_asked.set()
+        return -signal.SIGTERM
+
+    launcher._children["proxy"] = Mock(poll=end)
+    with pytest.raises(StopAskedError):
+        launcher._tick()
 
 
 def test_a_child_that_dies_is_named_with_its_status_and_last_words(launch: Launch) -> None:

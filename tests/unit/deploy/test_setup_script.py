@@ -13,6 +13,7 @@ STUB: Final = """case "$*" in
     *version_info*) echo {version} ;;
     *ensurepip*) exit 0 ;;
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip --version") exit "$PIP" ;;
     *+cpu) exit 1 ;;  # its registry has no such build
     *"pip install"*torch==*) exit "$CUDA_BUILD" ;;
     *) exit 7 ;;
@@ -25,7 +26,7 @@ def machine(tmp_path: Path) -> StubCommands:
     made = StubCommands(tmp_path, "bash", "cat", "dirname", "grep", "sha256sum", "tr", "id", "mkdir", "cp")
     made.stub("apt-get")
     made.stub("ldconfig", "echo libibverbs.so.1 libnuma.so.1 libcurl.so.4")
-    made.environ |= {"VENV": str(tmp_path / "venv"), "CUDA_BUILD": "1"}
+    made.environ |= {"VENV": str(tmp_path / "venv"), "CUDA_BUILD": "1", "PIP": "0"}
     return made
 
 
@@ -65,6 +66,18 @@ def test_without_a_supported_one_the_ways_to_get_one_are_named(
     status, said = set_up(machine, *versions)
 
     assert (status, words in said) == (1, True)
+
+
+@pytest.mark.parametrize("pip", [0, 1])
+def test_an_environment_that_was_left_half_made_is_made_again(machine: StubCommands, pip: int) -> None:
+    """Ctrl-C between the link to Python and pip leaves one; a whole one is kept."""
+    set_up(machine, "3.12")
+    machine.environ["PIP"] = str(pip)
+
+    set_up(machine)
+
+    made = f"python3.12 -m venv {machine.environ['VENV']}"
+    assert machine.calls().count(made) == 1 + pip
 
 
 @pytest.mark.parametrize("cuda_build", [0, 1])

@@ -1,6 +1,7 @@
 """What `baton serve` prints is run as printed, against a server that asks for the key and speaks TLS."""
 
 import json
+import os
 import subprocess
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from baton.contracts.configuration.load import load
 from baton.deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
 from tests.support.certificates import Authority
 from tests.support.processes import answering
@@ -75,6 +77,12 @@ def test_both_examples_work_as_printed(
         assert "THE ANSWER" in ran.stdout, (curl, ran)
         exec(program, {})  # noqa: S102  # here: an interpreter of its own imports for a second
         assert "THE ANSWER" in capsys.readouterr().out
+
+
+def test_a_shell_with_the_key_can_go_on_with_baton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable that is to hold the key is not taken for a setting, which every command would refuse."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    load({}, os.environ, None)
 
 
 def test_the_dashboard_is_named_with_the_file_of_its_token(tmp_path: Path) -> None:

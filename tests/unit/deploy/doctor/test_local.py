@@ -3,11 +3,14 @@
 import urllib.request
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from baton.contracts.configuration.schema import ProxyConfig
 from baton.deploy.doctor import local
+from tests.support.certificates import Authority
 from tests.support.processes import answering
 
 HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -28,14 +31,25 @@ def server_that_says(said: bytes) -> AbstractContextManager[int]:
     return answering(type("Server", (_Server,), {"words": said}))
 
 
-def codes(port: int) -> list[str]:
-    return [finding.code for finding in local._port("127.0.0.1", port, "proxy")]
+def codes(port: int, certificate: Path | None = None, client_ca: Path | None = None) -> list[str]:
+    proxy = ProxyConfig(host="127.0.0.1", port=port, tls_cert_file=certificate, tls_client_ca_file=client_ca)
+    return [finding.code for finding in local._proxy(proxy)]
 
 
 def test_a_port_that_a_healthy_server_has_is_well() -> None:
     """It may be the very node that is looked for."""
     with server_that_says(HEALTHY) as port:
         assert codes(port) == []
+
+
+def test_a_healthy_proxy_behind_tls_is_well(tmp_path: Path) -> None:
+    """It is asked as it is configured; one that asks for a client's certificate need only take connections. In plain HTTP it is not ours."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    with answering(type("Server", (_Server,), {"words": HEALTHY}), pair) as port:
+        assert codes(port, pair[0]) == codes(port, pair[0], authority.path) == []
+    with server_that_says(HEALTHY) as port:
+        assert codes(port, pair[0]) == ["port"]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM.
 
-    Flags: `--port N`; `--status N` and `--body TEXT` to answer with; `--die-after-s X`; `--ignore-term 1`.
+    Flags: `--port N`; `--status N` and `--body TEXT` to answer with; `--die-after-s X`; `--ignore-term 1`; `--drain-s X`:
+    SIGTERM ends it so much later, with a word in its log.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     if "--ignore-term" in options:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "--drain-s" in options:
+        signal.signal(signal.SIGTERM, lambda *_: threading.Timer(float(options["--drain-s"]), _end_drained).start())
     print("fake server starting", flush=True)
     _Answer.status = int(options.get("--status", "200"))
     _Answer.body = options.get("--body", "").encode()
@@ -24,6 +27,11 @@ def main(argv: Sequence[str]) -> int:
             threading.Timer(float(options["--die-after-s"]), _die).start()
         server.serve_forever()
     return 0
+
+
+def _end_drained() -> None:
+    print("drained", flush=True)
+    os._exit(0)
 
 
 def _die() -> None:

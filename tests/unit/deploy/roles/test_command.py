@@ -1,6 +1,8 @@
 import json
 import logging
 import socket
+import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +15,7 @@ from baton.contracts.http import error_body
 from baton.deploy.roles import command
 from baton.deploy.roles.command import Controller, addresses
 from baton.deploy.roles.fleet import FOLLOWS_S, SilentError
+from tests.support.processes import answering
 from tests.unit.deploy.roles.test_fleet import seen, state
 
 RULES = RolesConfig(looks=1, cooldown_s=30.0)
@@ -127,6 +130,7 @@ def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) ->
         (["--token-file", "missing"], "missing"),
         (["--token-file", "token", "--proxies", "a:8000"], "http://host:port"),
         (["--token-file", "token", "--margin", "2"], "margin"),
+        (["--token-file", "token", "--ca-file", "/no/such.pem"], "/no/such.pem"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(
@@ -154,3 +158,25 @@ def test_the_command_ends_where_the_token_is_refused(
 
     assert command.main(argv, Proxies(a=status).transport) == command.EXIT_FAILED
     assert "does not take the admin token" in capsys.readouterr().err
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
+def test_the_token_goes_to_the_proxies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by way of the HTTP proxy that the environment names for the world outside."""
+    (tmp_path / "token").write_text("a token\n")
+    monkeypatch.setattr(command, "configure", lambda *_: None)
+    monkeypatch.setattr(time, "sleep", Mock(side_effect=AssertionError("it was not asked itself")))
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    with answering(_Refusing) as port:
+        argv = ["--token-file", str(tmp_path / "token"), "--proxies", f"http://127.0.0.1:{port}"]
+        assert command.main(argv) == command.EXIT_FAILED
