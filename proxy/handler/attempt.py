@@ -261,6 +261,7 @@ class Attempt:
         outcome = await self._decode(call)
         if isinstance(outcome, Opened):
             self._begin_tokens()
+            self._claim_one(outcome)
         return outcome
 
     async def _race(
@@ -274,6 +275,8 @@ class Attempt:
         if isinstance(outcome, Opened):
             self._begin_stream()
             self._settle_prefill()
+            if not self._request.start:
+                self._claim_one(outcome)
         self._hopeful = None
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
@@ -297,9 +300,16 @@ class Attempt:
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
+        if isinstance(self._outcome, Opened):
+            self._claim_one(self._outcome)
         if prefill.cancelled() or prefill.exception() is not None or not isinstance(prefill.result(), PrefillDone):
             assert isinstance(self._plan, DisaggregatedPlan)
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
+
+    def _claim_one(self, outcome: Opened) -> None:
+        """A stream whose prefill leg is over needs one connection from now on."""
+        if self._relay is not None and outcome.answer.is_stream:
+            self._relay.client.claim.streams()
 
     @property
     def _has_names(self) -> bool:

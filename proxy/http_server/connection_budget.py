@@ -83,7 +83,7 @@ class ConnectionClaim:
         self._claims.leave(self._connections)
 
     def streams(self) -> None:
-        """The answer streams: the prefill leg is over."""
+        """The answer streams, and the prefill leg is over."""
         if self._connections == _BOTH_LEGS:
             self._connections = _DECODE_LEG
             self._claims.give_back(1)

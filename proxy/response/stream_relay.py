@@ -37,7 +37,6 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
         raise StreamBrokenError(FailureKind.PROTOCOL, "its answer is no stream")
     if answer.is_stream:
         stream.begin_decode(client.record)
-        client.claim.streams()
     is_recorded = answer.is_stream and stream.record is not None
     first = stream.take(opened.first) if is_recorded else opened.first
     if client.record.status:

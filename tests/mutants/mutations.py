@@ -230,7 +230,7 @@ MUTATIONS: Final = [
     *_of(
         "deploy/doctor/local.py",
         f"{UNIT}/deploy/doctor/test_local.py",
-        ('"/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK', '"/health", HEALTH_TIMEOUT_S)[0] != 0'),
+        ("return ask()[0] == HTTPStatus.OK", "return ask()[0] != 0"),
     ),
     *_of(
         "proxy/planning/retry_policy.py",
@@ -645,6 +645,15 @@ MUTATIONS: Final = [
         "tests/integration/proxy/test_resume.py",
         ("        self._settle_prefill()\n        self._begin_stream()\n", "        self._begin_stream()\n"),
         ("            relay.stream.make_again()\n", "            pass\n"),
+    ),
+    *_of(
+        "proxy/handler/attempt.py",
+        f"{UNIT}/proxy/handler/test_attempt_legs.py",
+        (
+            "            if not self._request.start:\n                self._claim_one(outcome)\n",
+            "            self._claim_one(outcome)\n",
+        ),
+        ("        if isinstance(self._outcome, Opened):\n            self._claim_one(self._outcome)\n", ""),
     ),
     *_of(
         "proxy/resume/message_events.py",

@@ -24,7 +24,7 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
         await relay(Opened(answer, b"tokens error"), client, stream)
 
     assert caught.value is told
-    assert client.method_calls == [call.claim.streams(), call.begin_stream(200, ANY, b"tokens", ends=False)]
+    assert client.method_calls == [call.begin_stream(200, ANY, b"tokens", ends=False)]
 
 
 async def test_what_is_no_stream_is_not_written_into_one() -> None:
