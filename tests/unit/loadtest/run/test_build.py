@@ -92,7 +92,7 @@ def test_descriptions_tell_work_apart_but_not_seeds() -> None:
         ("t.jsonl", b'{"more": ' + b"[" * 100_000, "is no trace in Mooncake's format"),
         ("t.jsonl", None, "No such file"),
         ("t.gz", b"no gzip", "cannot read"),
-        ("t.gz", gzip.compress(TRACE)[:10] + b"\xff" * 20, "cannot read"),
+        ("t.gz", gzip.compress(TRACE, mtime=0)[:10] + b"\xff" * 20, "cannot read"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
