@@ -12,7 +12,6 @@ from baton.node.http.token_ids import TokenLog
 _REASON_MAX_CHARS = 200
 # How names of events of `/v1/messages` and `/v1/responses` end that hold a piece of the answer.
 _PIECES = (b"content_block_start", b"content_block_delta", b".added", b".delta")
-_SIGNATURE = b'"signature_delta"'
 
 
 def name_path(send: Send, transfer_id: str, outcomes: Outcomes) -> Send:
@@ -59,16 +58,14 @@ def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float,
         body = message.get("body", b"")
         if log.is_cut and _is_of_the_answer(body):
             return
-        if not begun and body and not body.startswith(b":"):  # a comment keeps the connection open
+        if not begun and log.goes_on and body and not body.startswith(b":"):  # a comment keeps the connection open
             begun = True
-            if log.goes_on:
-                await outcomes.wait_until_reserved(transfer_id, wait_s)
+            await outcomes.wait_until_reserved(transfer_id, wait_s)
         await send(message)
 
     return send_later
 
 
 def _is_of_the_answer(event: bytes) -> bool:
-    """Whether an event of a typed stream begins or continues a piece of the answer; the end of thoughts does neither."""
-    name = event.partition(b"\n")[0]
-    return event.startswith(b"event: ") and name.endswith(_PIECES) and _SIGNATURE not in event
+    """Whether an event of a typed stream begins or continues a piece of the answer."""
+    return event.startswith(b"event: ") and event.partition(b"\n")[0].endswith(_PIECES)

@@ -1,25 +1,36 @@
 """A queue that is fair among tenants. Pure.
 
-Start-time fair queueing: a request's tag is where its tenant's previous one ended, on a clock that goes on by the cost
-of what is served; the smallest tag is served first. So a tenant with a thousand requests waiting delays another one's
-first request by one of them, not by a thousand. A lower priority number goes before a higher one, whatever the tags.
+Start-time fair queueing: a tenant's first request has the tag at which what it was served before ends, on a clock that
+goes on by the cost of what is served; the smallest tag is served first. So a tenant with a thousand requests waiting
+delays another one's first request by one of them, not by a thousand. What leaves unserved costs nothing. A lower
+priority number goes before a higher one, whatever the tags.
 """
 
 import heapq
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-_KEPT: Final = 512  # tenants that are remembered although nothing of theirs waits: those that came last
+_KEPT: Final = 512  # tenants that are remembered although nothing of theirs waits: those that were served last
+
+
+@dataclass(slots=True)
+class _Line(Generic[T]):
+    """What waits of one tenant and priority, in the order of arrival."""
+
+    tag: float  # of the first item
+    items: dict[T, tuple[float, int]] = field(default_factory=dict)  # → cost, arrival
 
 
 class FairQueue(Generic[T]):
     """Items that wait; each is put in once."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, float, int, str, T]] = []  # priority, tag, arrival, tenant, item
-        self._waiting: dict[T, tuple[str, float]] = {}  # item → tenant and cost; what is not in it has left
+        self._heap: list[tuple[int, float, int, str]] = []  # of each line: priority, tag, arrival, tenant
+        self._lines: dict[tuple[int, str], _Line[T]] = {}  # by priority and tenant; one may have nothing left
+        self._waiting: dict[T, tuple[int, str]] = {}  # item → its line
         self._counts: dict[str, int] = {}  # of tenants that have items here
-        self._ends: dict[str, float] = {}  # tag at which a tenant's last item ends
+        self._ends: dict[str, float] = {}  # tag at which what a tenant was served ends
         self._clock = 0.0
         self._arrivals = 0
 
@@ -31,40 +42,73 @@ class FairQueue(Generic[T]):
 
     def ahead_of(self, tenant: str, priority: int) -> int:
         """How many would be served before what came now. Goes through all of them."""
-        place = priority, max(self._clock, self._ends.get(tenant, 0.0))
-        return sum(entry[:2] <= place and entry[-1] in self._waiting for entry in self._heap)
+        own = self._lines.get((priority, tenant)) or _Line(self._next_tag(tenant))
+        place = priority, own.tag + sum(cost for cost, _ in own.items.values())
+        ahead = 0
+        for (theirs, name), line in self._lines.items():
+            tag = max(line.tag, self._ends.get(name, 0.0))
+            for cost, _ in line.items.values():
+                if (theirs, tag) > place:
+                    break
+                ahead += 1
+                tag += cost
+        return ahead
 
     def put(self, item: T, *, tenant: str, priority: int, cost: float) -> None:
-        if len(self._ends) > 2 * (len(self._counts) + _KEPT):
-            self._forget()
-        tag = max(self._clock, self._ends.pop(tenant, 0.0))
-        self._ends[tenant] = tag + cost  # at the end: the dictionary is in the order of arrivals
         self._arrivals += 1
-        heapq.heappush(self._heap, (priority, tag, self._arrivals, tenant, item))
-        self._waiting[item] = tenant, cost
+        line = self._lines.get((priority, tenant))
+        if line is None:
+            line = self._lines[priority, tenant] = _Line(self._next_tag(tenant))
+            heapq.heappush(self._heap, (priority, line.tag, self._arrivals, tenant))
+        line.items[item] = cost, self._arrivals
+        self._waiting[item] = priority, tenant
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
 
     def pop(self) -> T | None:
         """Take out the next one; None if no request waits."""
         while self._heap:
-            _, tag, _, _, item = heapq.heappop(self._heap)
-            if item in self._waiting:
-                self._clock = max(self._clock, tag)
-                self._leave(item)
-                return item
+            priority, tag, _, tenant = heapq.heappop(self._heap)
+            line = self._lines[priority, tenant]
+            due = max(tag, self._ends.get(tenant, 0.0))
+            if not line.items:
+                del self._lines[priority, tenant]
+            elif due > tag:  # more of the tenant has been served, with another priority
+                self._push(priority, due, tenant, line)
+            else:
+                return self._serve(priority, tag, tenant, line)
         self._ends.clear()
         return None
 
     def remove(self, item: T) -> None:
-        """Remove a waiter, for which its tenant does not pay; one that is not here is ignored."""
+        """Remove a waiter; one that is not here is ignored."""
         if item in self._waiting:
-            tenant, cost = self._waiting[item]
-            if tenant in self._ends:
-                self._ends[tenant] = max(self._clock, self._ends[tenant] - cost)
             self._leave(item)
             if len(self._heap) > 2 * len(self._waiting) + 16:
-                self._heap = [entry for entry in self._heap if entry[-1] in self._waiting]
+                self._lines = {place: line for place, line in self._lines.items() if line.items}
+                self._heap = [entry for entry in self._heap if (entry[0], entry[-1]) in self._lines]
                 heapq.heapify(self._heap)
+
+    def _next_tag(self, tenant: str) -> float:
+        return max(self._clock, self._ends.get(tenant, 0.0))
+
+    def _serve(self, priority: int, tag: float, tenant: str, line: _Line[T]) -> T:
+        item, (cost, _) = next(iter(line.items.items()))
+        self._clock = max(self._clock, tag)
+        self._ends.pop(tenant, None)
+        self._ends[tenant] = tag + cost  # at the end: the dictionary is in the order of service
+        self._leave(item)
+        if line.items:
+            self._push(priority, tag + cost, tenant, line)
+        else:
+            del self._lines[priority, tenant]
+        if len(self._ends) > 2 * (len(self._counts) + _KEPT):
+            self._forget()
+        return item
+
+    def _push(self, priority: int, tag: float, tenant: str, line: _Line[T]) -> None:
+        line.tag = tag
+        _, arrival = next(iter(line.items.values()))
+        heapq.heappush(self._heap, (priority, tag, arrival, tenant))
 
     def _forget(self) -> None:
         """Forget tenants that have paid, and of the others without anything here all but the last.
@@ -76,7 +120,9 @@ class FairQueue(Generic[T]):
         self._ends = {name: end for name, end in self._ends.items() if name in kept}
 
     def _leave(self, item: T) -> None:
-        tenant, _ = self._waiting.pop(item)
+        place = self._waiting.pop(item)
+        del self._lines[place].items[item]
+        _, tenant = place
         self._counts[tenant] -= 1
         if not self._counts[tenant]:
             del self._counts[tenant]

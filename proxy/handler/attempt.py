@@ -211,6 +211,7 @@ class Attempt:
         self._end_computing: Callable[[], None] | None = None  # of a prompt that the decode node computes itself
         self._legs: list[Leg] = []  # the decode node's first
         self._began_s = 0.0
+        self._is_shut = False
 
     async def __aenter__(self) -> Outcome:
         plan, shared, request = self._plan, self._shared, self._request
@@ -300,6 +301,8 @@ class Attempt:
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
         """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
+        if self._is_shut:  # the callback was on its way
+            return
         if isinstance(self._outcome, Opened):
             self._claim_one(self._outcome)
         if prefill.cancelled() or prefill.exception() is not None or not isinstance(prefill.result(), PrefillDone):
@@ -363,6 +366,7 @@ class Attempt:
 
     def _shut(self, *, answered: bool) -> None:
         """Close what is open; `answered`: to the end."""
+        self._is_shut = True
         self._end_leg(CUT, prefill_too=not answered)
         if isinstance(self._outcome, Opened):
             self._outcome.answer.close()

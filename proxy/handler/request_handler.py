@@ -145,6 +145,7 @@ class RequestHandler:
                 attempts.broke(exc.how)
             except CannotFollowError as exc:
                 exc.with_traceback(None)  # the answer keeps it
+                exc.__cause__ = exc.__context__ = None
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)
                 if not stream.can_be_mended:
                     raise self._broken_off(broken, exc.reason) from exc

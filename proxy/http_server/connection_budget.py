@@ -80,7 +80,8 @@ class ConnectionClaim:
         self._connections = _BOTH_LEGS
 
     def __exit__(self, *_: object) -> None:
-        self._claims.leave(self._connections)
+        connections, self._connections = self._connections, 0  # nothing is given back twice
+        self._claims.leave(connections)
 
     def streams(self) -> None:
         """The answer streams, and the prefill leg is over."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from ssl import SSLError
 from typing import Final, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,7 @@ class FileWatcher(Generic[T]):
             try:
                 self._take(await asyncio.to_thread(self._read))
             except (ValueError, OSError, RuntimeError) as exc:  # the last: no thread is left, for now
-                is_read = isinstance(exc, ValueError) and not isinstance(exc.__cause__, OSError)
-                self._stamps = stamps if is_read else None
+                self._stamps = None if _may_pass(exc) else stamps
                 if str(exc) != self._problem:
                     self._problem = str(exc)
                     self._failed(True)
@@ -81,6 +81,12 @@ class FileWatcher(Generic[T]):
 
     def _now(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._paths]
+
+
+def _may_pass(exc: Exception) -> bool:
+    """Whether files could not be read; what they hold is wrong until they are written."""
+    cause = exc.__cause__ if isinstance(exc, ValueError) else exc
+    return isinstance(cause, OSError | RuntimeError) and not isinstance(cause, SSLError)
 
 
 def _stamp(path: Path) -> _Stamp:

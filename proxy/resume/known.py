@@ -119,9 +119,9 @@ class Known:
     def is_new(self, key: Key, label: str = "") -> bool:
         """Take what is said once; return whether the client does not have it.
 
-        Raises `CannotFollowError` if the client has it with another label, such as the name of a tool.
+        Raises `CannotFollowError` if an earlier leg has said it with another label, such as the name of a tool.
         """
-        if label and self._labels.setdefault(key, label) != label:
+        if label and self._labels.setdefault(key, label) != label and key in self._names_left:
             raise CannotFollowError(NotResumableReason.DIFFERS)
         self.touched.append(key)
         if key in self._names:

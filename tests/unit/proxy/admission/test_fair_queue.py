@@ -108,6 +108,25 @@ def test_a_request_that_leaves_unserved_is_not_paid_for() -> None:
     assert drain(queue, 4) == ["a0", "b0", "b1", "a9"]
 
 
+def test_the_older_request_of_a_tenant_goes_first_though_others_of_it_have_left() -> None:
+    queue = filled(*((f"a{at}", "a", 0, 1) for at in range(4)), *((f"b{at}", "b", 0, 1) for at in range(9)))
+    for at in range(3):
+        queue.remove(f"a{at}")
+    for at in range(4, 7):
+        queue.put(f"a{at}", tenant="a", priority=0, cost=1)
+
+    assert queue.ahead_of("a", 0) == 9
+    assert drain(queue, 8) == ["a3", "b0", "b1", "a4", "b2", "a5", "b3", "a6"]
+
+
+def test_what_a_tenant_is_served_counts_for_its_other_priorities() -> None:
+    queue = filled(("a low", "a", 1, 1), ("a high", "a", 0, 5), ("b0", "b", 1, 1), ("b1", "b", 1, 1))
+
+    assert (queue.ahead_of("a", 1), queue.ahead_of("b", 1)) == (4, 4)
+    assert drain(queue, 2) == ["a high", "b0"]
+    assert drain(queue, 2) == ["b1", "a low"]
+
+
 def test_tenants_that_never_come_again_are_forgotten() -> None:
     """One tenant always waits and the others are new, so the clock stands still; a waiting tenant is not forgotten."""
     queue = filled(("first", "first", 9, 1))

@@ -14,6 +14,7 @@ from baton.proxy.errors import FailureKind
 from baton.proxy.handler import attempt as attempt_module
 from baton.proxy.handler.attempt import CUT, prefill_params
 from baton.proxy.handler.legs import LegRequest
+from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.nodes.cached_cost import PromptParts
 from baton.proxy.planning.outcome import Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.placement import Estimate
@@ -203,6 +204,37 @@ async def test_the_leg_of_a_prefill_node_that_is_cut_says_so() -> None:
         await made.prefill(call, Mock(answer=AsyncMock(side_effect=asyncio.CancelledError)), None)
 
     assert trace.ends == {"prefill": CUT}
+
+
+async def test_a_prefill_leg_that_ends_in_the_turn_in_which_its_stream_does_gives_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its callback is on its way when the attempt is over."""
+    made, budget = runner(), ConnectionBudget(lambda: 9, lambda: None)
+    plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
+    may_end = asyncio.Event()
+
+    async def prefill_leg(*_: object, **__: object) -> Any:
+        await may_end.wait()
+        return PrefillDone()
+
+    monkeypatch.setattr(made, "prefill", prefill_leg)
+    monkeypatch.setattr(made.upstream, "send", Mock(return_value=Mock(at_s=1.0)))
+    with budget.claim() as claim:
+        relay = Mock(is_whole=False, began_s=0.0, stream=Mock(choices=1), client=Mock(claim=claim))
+        attempt = made.run(plan, replace(request({"stream": True}), start=((1,),)), relay)
+
+        async def decode(_: object) -> Opened:
+            assert attempt._prefill is not None
+            attempt._prefill.add_done_callback(lambda _: attempt._shut(answered=True))  # called first
+            return Opened(Mock(headers=[]), b"data: a\n\n")
+
+        monkeypatch.setattr(attempt, "_decode", decode)
+        async with attempt:
+            may_end.set()
+            await until_true(lambda: not plan.prefill.requests)
+            await asyncio.sleep(0.01)
+            assert budget.connections == 2
 
 
 NONE_COMES = PrefillFailed(FailureKind.DISCONNECT, "")

@@ -70,6 +70,15 @@ async def test_a_stream_that_broke_has_its_other_leg_at_once_where_there_is_a_co
     assert all_.connections == 0
 
 
+def test_a_claim_that_has_ended_gives_nothing_back() -> None:
+    all_, _ = claims(4)
+    with (claim := all_.claim()):
+        pass
+    claim.streams()
+
+    assert all_.connections == 0
+
+
 async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
     """Cancelled before its turn, or in the moment of it."""
     all_, _ = claims(2)

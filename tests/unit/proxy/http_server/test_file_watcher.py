@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from ssl import SSLError
 
 import pytest
 
@@ -33,6 +34,12 @@ def seen(tmp_path: Path) -> Seen:
     path = tmp_path / "file"
     path.write_text("first")
     return Seen(path)
+
+
+def wrapped(cause: Exception) -> ValueError:
+    exc = ValueError("cannot be read")
+    exc.__cause__ = cause
+    return exc
 
 
 @asynccontextmanager
@@ -78,13 +85,16 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(seen: Seen, caplog
     assert len(told) == 2
 
 
-async def test_a_broken_file_is_read_once(seen: Seen) -> None:
+@pytest.mark.parametrize("error", [ValueError("it is broken"), wrapped(SSLError("no certificate"))])
+async def test_a_broken_file_is_read_once(seen: Seen, error: Exception) -> None:
     """It may be long, and reading it takes the processor."""
     reads = 0
 
     def read() -> str:
         nonlocal reads
         reads += 1
+        if seen.path.read_text() == "broken":
+            raise error
         return seen.read()
 
     follower = FileWatcher(
@@ -108,13 +118,9 @@ def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
         FileWatcher("the file", [seen.path], read=seen.read, take=seen.taken.append)
 
 
-def hidden() -> ValueError:
-    exc = ValueError("cannot be read")
-    exc.__cause__ = OSError("too many open files")
-    return exc
-
-
-@pytest.mark.parametrize("error", [OSError("too many open files"), RuntimeError("can't start new thread"), hidden()])
+@pytest.mark.parametrize(
+    "error", [OSError("too many open files"), RuntimeError("can't start new thread"), wrapped(OSError("again"))]
+)
 async def test_files_that_could_not_be_read_for_a_moment_are_read_again(
     seen: Seen, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:

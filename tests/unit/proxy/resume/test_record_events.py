@@ -58,6 +58,15 @@ def test_tokens_are_known_where_the_server_sends_no_log_probabilities() -> None:
     assert record.start() == ((1, 2, 3),)
 
 
+def test_two_items_of_one_index_pass_as_they_came() -> None:
+    """VLLM names a search of gpt-oss twice: as a call, and as a search. Another node says the same."""
+    record, events = record_of("response"), [TYPED["response"]("search"), TYPED["response"]("browse")]
+    assert [record.take(each) for each in events] == events
+    record.begin_leg()
+
+    assert [record.take(each) for each in events] == [b"", b""]
+
+
 CALL = {"index": 0, "id": "call-1", "type": "function"}
 TYPED = {
     "chat": lambda tool: said("", delta={"tool_calls": [CALL | {"function": {"name": tool, "arguments": ""}}]}),
