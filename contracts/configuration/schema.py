@@ -86,7 +86,7 @@ class TransferConfig:
     """The KV hand-off, on both kinds of node."""
 
     layer_sync: LayerSyncPolicy = "auto"  # when a layer may be read; see architecture.md
-    protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake transport
+    protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake's; nvlink is refused: see cuda.md
     receive_engines: AtLeastOne = 2  # fence domains per decode rank
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers
     peer_timeout_s: Seconds = 5.0  # a peer silent for so long is taken for dead
@@ -108,7 +108,7 @@ class TransferConfig:
 class NodeConfig:
     """One prefill or decode node (sections `prefill_node` and `decode_node`)."""
 
-    model: str = ""  # path or hub id; empty: the embedded model
+    model: str = ""  # path or hub id; `baton serve` without one: the embedded model
     host: str = "127.0.0.1"  # address that it listens on, for HTTP and for control
     port: Port = 8100  # of its HTTP server
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
@@ -131,7 +131,7 @@ class ServeConfig:
     decode_base_port: Port = 0  # of the first decode node; the others follow; 0: the proxy's port + 200
     pin_cores: bool = True  # give each node cores of its own where there are several
     start_timeout_s: Seconds = 240.0  # until every process must be ready
-    stop_timeout_s: Seconds = 10.0  # for processes to drain and end, a proxy 2 s less; then they are killed
+    stop_timeout_s: Seconds = 10.0  # then serve kills what has not ended; streams of any proxy have 2 s less
     on_node_exit: Literal["restart", "stop"] = "restart"  # of a node while serving: at most 5 restarts in 300 s
 
 

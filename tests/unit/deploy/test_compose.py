@@ -12,6 +12,7 @@ import yaml
 from baton.contracts.configuration.load import load
 from baton.contracts.configuration.schema import BatonConfig
 from baton.deploy.cli import COMMANDS
+from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.node.startup.arguments import SHUTDOWN_TIMEOUT_S
 from baton.proxy.tracing.tracing import tracing_of
 from tests.support.compose import DEMANDED, FOLDER, OVERLAYS, ROOT, compose_files, rendered, seconds
@@ -174,7 +175,7 @@ def test_an_overlay_that_lacks_its_files_is_refused() -> None:
 
 @pytest.mark.parametrize("device", ["cuda", "npu"])
 def test_accelerators_take_the_place_of_cores(device: str) -> None:
-    """The image is the device's, what concerns threads of a CPU is gone, and each role has a device of its own."""
+    """The image is the device's, what concerns threads of a CPU is gone, each role has a device of its own, and its KV a transport."""
     services = combination(device)["services"]
 
     for name in NODES:
@@ -183,6 +184,7 @@ def test_accelerators_take_the_place_of_cores(device: str) -> None:
         assert "target" not in services[name]["build"]
         assert not {"OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND"} & services[name]["environment"].keys()
         assert services[name]["ulimits"]["memlock"] == -1
+        check_transport(_configured(services[name]).transfer.protocol, device)
     assert services["proxy"]["image"].startswith("baton-proxy:")
     devices = [json.dumps([services[name].get("devices"), services[name].get("deploy")]) for name in NODES]
     assert devices[0] != devices[1]

@@ -123,13 +123,14 @@ def test_pods_get_the_time_that_their_end_takes(overlay: str) -> None:
 def test_nodes_are_started_as_the_command_wants_it(overlay: str) -> None:
     """A command that there is, the mounted file, and flags of vLLM's that a node passes on.
 
-    Both kinds of node read one file: what stands in `transfer` must not differ. RDMA is asked for where the devices are.
+    Both kinds of node read one file: what stands in `transfer` must not differ. The transport is one that carries the KV of the devices.
     """
     volumes = [
         each for role in NODES for each in _template(overlay, role)["spec"]["volumes"] if each["name"] == "config"
     ]
     assert volumes[0] == volumes[1]
-    assert _loaded(overlay, "decode").transfer.protocol == ("rdma" if overlay == "rdma" else "tcp")
+    wanted = {"rdma": "rdma", "npu": "ascend"}.get(overlay, "tcp")
+    assert _loaded(overlay, "decode").transfer.protocol == wanted
     for component in ("proxy", *NODES):
         template = _template(overlay, component)
         container = container_of(template)
