@@ -217,8 +217,8 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
-        """D's layers with attention may have more of a prompt cached than its recurrent layers have a state for: the state comes from P."""
-        return self._scheduler.decode is not None
+        """D's layers with attention may have more of a prompt cached than its recurrent layers have a state for."""
+        return self._scheduler.decode is not None and self._scheduler.decode.hits_may_diverge
 
     def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduler.match(request, num_computed_tokens)

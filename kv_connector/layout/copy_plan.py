@@ -122,12 +122,14 @@ def plan_units(
         phases: Which unit of the larger block it is, shape `[n]`.
 
     Returns:
-        Per pair, in order: copies whose lengths add up to those of the units' strips.
+        Per pair, in order: copies whose lengths add up to those of the units' strips; none if there are no units.
     """
     if all(pair.whole for pair in pairs):
         return plan_layers([(pair.src, pair.dst) for pair in pairs], src_blocks, dst_blocks)
     if not len(src_blocks) == len(dst_blocks) == len(phases):
         raise LayoutError(f"{len(phases)} units in {len(src_blocks)} and {len(dst_blocks)} blocks")
+    if not len(phases):  # the units have no block: those of a block of several places lie in the last one's
+        return CopyPlan((), 0)
     blocks = _ManyRuns.single(src_blocks, dst_blocks)
     src_bounds, dst_bounds = blocks.bounds()
     phase_of = np.asarray(phases, np.int64)

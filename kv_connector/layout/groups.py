@@ -97,6 +97,15 @@ def have_states(groups: Sequence[Group]) -> bool:
     return any(group.is_state for group in groups)
 
 
+def hits_may_diverge(groups: Sequence[Group]) -> bool:
+    """Whether D may count a prefix as cached that is so in its layers with attention alone: all that lacks are states, which P sends.
+
+    Not beside windows, or attention of two kinds: P sends what lies behind the prefix, and a group that has less of it
+    would be left with blocks that nothing fills.
+    """
+    return [group.window for group in groups if not group.is_state] == [EVERYTHING]
+
+
 def least_tokens(groups: Sequence[Group]) -> int:
     """Return how many tokens of a prompt are worth a transfer.
 

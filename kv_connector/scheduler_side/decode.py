@@ -20,7 +20,15 @@ from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from baton.kv_connector.layout.groups import ONE_GROUP, Group, ends_with_blocks, have_states, have_windows, least_tokens
+from baton.kv_connector.layout.groups import (
+    ONE_GROUP,
+    Group,
+    ends_with_blocks,
+    have_states,
+    have_windows,
+    hits_may_diverge,
+    least_tokens,
+)
 from baton.kv_connector.scheduler_side.answer_tokens import sent_tokens
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.client_tokens import ClientTokens
@@ -82,6 +90,7 @@ class DecodeScheduler:
         self._secret = secret
         self._block_tokens = block_tokens
         self._groups = groups
+        self.hits_may_diverge = hits_may_diverge(groups)
         self._sampling = "" if have_states(groups) else sampling
         self._vocab_size = vocab_size
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.

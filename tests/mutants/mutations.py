@@ -492,6 +492,16 @@ MUTATIONS: Final = [
         ("when_s - asyncio.get_running_loop().time()", "when_s"),
     ),
     *_of(
+        "kv_connector/layout/groups.py",
+        f"{UNIT}/kv_connector/layout/test_windows.py",
+        ("return [group.window for group in groups if not group.is_state] == [EVERYTHING]", "return True"),
+    ),
+    *_of(
+        "kv_connector/layout/copy_plan.py",
+        f"{UNIT}/kv_connector/layout/test_copy_plan.py",
+        ("    if not len(phases):", "    if False:"),
+    ),
+    *_of(
         "proxy/admission/fair_queue.py",
         f"{UNIT}/proxy/admission/test_fair_queue.py",
         ("        self._ends.clear()\n", ""),

@@ -90,7 +90,10 @@ class DecodeSide:
 
     def _reserve(self, text: Text) -> None:
         self.manager.new_step_starts()
-        found, hit, *_ = self.manager.get_computed_blocks_for_connector(text.decode)
+        # As vLLM's scheduler asks, by `supports_divergent_local_hybrid_hits`.
+        diverge, manager = self.side.hits_may_diverge, self.manager
+        look_up = manager.get_computed_blocks_for_connector if diverge else manager.get_computed_blocks
+        found, hit, *_ = look_up(text.decode)
         self._compare_cached(text, found.blocks)
         missing, _ = self.side.match(text.decode, hit)
         if missing is None:

@@ -140,10 +140,12 @@ FALCON_H1_CACHED = Layout(
 )
 MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
 MAMBA2_CACHED = MAMBA2._replace(caches_states=True, leaves_checkpoints=True, blocks=12)
+GEMMA4 = Layout(windows=(2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS, 0), layers_each=1, blocks=48, places=(2, 2, 1))
 LAYOUTS = {
     "Llama": Layout(windows=(0,), layers_each=4, blocks=16),
     "Gemma3": Layout(windows=(0, *[2 * BLOCK_TOKENS] * 3), layers_each=1, blocks=72),
-    "Gemma 4": Layout(windows=(2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS, 0), layers_each=1, blocks=48, places=(2, 2, 1)),
+    "Gemma 4": GEMMA4,
+    "Gemma 4, TP 2 to 1": GEMMA4._replace(grids=Grids(Grid(2), Grid(1))),
     "GPT-OSS": Layout(windows=(BLOCK_TOKENS + 2, 0), layers_each=2, blocks=44),
     "Llama 4": Layout(windows=(window_of_chunk(2 * BLOCK_TOKENS), 0), layers_each=2, blocks=44),
     "Mistral": Layout(windows=(2 * BLOCK_TOKENS + 5,), layers_each=3, blocks=16),
@@ -155,6 +157,9 @@ LAYOUTS = {
     "Qwen3-Next, TP 2 to 1": QWEN3_NEXT._replace(grids=Grids(Grid(2), Grid(1))),
     "Qwen3-Next, drafts, TP 1 to 2": QWEN3_NEXT_DRAFTS._replace(grids=Grids(Grid(1), Grid(2))),
     "Qwen3-Next, cached, TP 2 to 2": QWEN3_NEXT_CACHED._replace(grids=Grids(Grid(2), Grid(2))),
+    "Nemotron-H with a window, cached": Layout(
+        windows=(OF_A_STATE, 0, 4 * BLOCK_TOKENS), layers_each=1, blocks=60, caches_states=True
+    ),
 }
 
 

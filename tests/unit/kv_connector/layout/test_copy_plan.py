@@ -7,7 +7,8 @@ import pytest
 
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
 from baton.kv_connector.layout import copy_plan
-from baton.kv_connector.layout.copy_plan import Copy, CopyPlan, plan_layers
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan, plan_layers, plan_units
+from baton.kv_connector.layout.pairing import ByteRange, RegionPair
 from baton.kv_connector.layout.regions import Region
 
 BLOCK_BYTES = 64
@@ -39,6 +40,13 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Run the test with the code for short block tables and with that for long ones."""
     monkeypatch.setattr(copy_plan, "_FEW", 1 << 30 if request.param == "few" else 0)
     return str(request.param)
+
+
+def test_units_that_have_no_block_are_no_copy() -> None:
+    """A block of several places is at the last of them."""
+    pair = RegionPair(src=region(0), dst=region(1 << 20), heads=1, strips=((ByteRange(0, 0, 32),),))
+
+    assert list(plan_units([pair], [], [], [])) == []
 
 
 @pytest.mark.usefixtures("size")

@@ -8,7 +8,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.single_type_kv_cache_manager import ChunkedLocalAttentionManager, SlidingWindowManager
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec
 
-from baton.kv_connector.layout.groups import STATE, Group, least_tokens
+from baton.kv_connector.layout.groups import CACHED_STATES, STATE, Group, hits_may_diverge, least_tokens
 from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block, window_of_chunk
 
 BLOCK = 4
@@ -149,3 +149,20 @@ def test_a_states_place_is_written_by_the_last_chunk_alone(tokens: int) -> None:
     assert place == first_read_block(tokens, OF_A_STATE, BLOCK) == max(0, tokens - 2) // BLOCK
     assert all(computed // BLOCK <= place for computed in range(tokens - 1))
     assert place < -(-tokens // BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("groups", "may"),
+    [
+        ([STATE, STATE, Group()], True),
+        ([CACHED_STATES, Group()], True),
+        ([CACHED_STATES, Group(), Group(4 * 16)], False),
+        ([CACHED_STATES, Group(), Group()], False),
+        ([Group(), Group(4 * 16)], False),
+    ],
+)
+def test_a_prefix_counts_as_cached_though_a_group_has_less_of_it_where_that_is_a_state(
+    groups: list[Group], may: bool
+) -> None:
+    """States are sent in any case; a window's blocks before the prefix's end would be filled by nobody."""
+    assert hits_may_diverge(groups) == may
