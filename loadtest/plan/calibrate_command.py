@@ -161,7 +161,7 @@ class Pair:
         requests, lengths = 8 * self._given.samples, self.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
         print(f"{requests} requests of {about}, {rate_per_s:.2f} per second", file=sys.stderr)
-        due_s = arrivals(requests, rate_per_s, seed=self._given.seed + self._runs)
+        due_s = arrivals(requests, rate_per_s, seed=self._runs)
         return await self._load(Open(due_s=due_s), lengths, requests)
 
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
