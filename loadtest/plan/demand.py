@@ -49,7 +49,9 @@ def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
     stage = build.stages(given, dataset)[0]
     if not isinstance(stage.load, Open):
         raise UsageError("a plan needs an open loop: --trace, or --rate")
-    due = [at for at in stage.load.due_s if at <= stage.limits.seconds][: stage.limits.requests]
+    due = [at for at in stage.load.due_s if stage.limits.in_time(at)][: stage.limits.requests]
+    if not due:
+        raise UsageError(f"no request is due before the {stage.limits.seconds:g} s are over")
     if isinstance(dataset, TraceReplay):
         return [_traced(dataset, index, at) for index, at in enumerate(due)]
     return [_made_up(dataset, index, at) for index, at in enumerate(due)]
