@@ -2,13 +2,14 @@
 
 import argparse
 import hashlib
-import json
 import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from baton.contracts.decoding import DECODE_ERRORS
 from baton.loadtest import words
@@ -124,7 +125,7 @@ def conflicts(given: argparse.Namespace) -> list[str]:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = msgspec.json.decode(text)  # as it is encoded again: without NaN and halves of characters
     except (ValueError, RecursionError) as exc:
         raise UsageError(f"--extra-body is no JSON: {exc}") from exc
     if not isinstance(value, dict):

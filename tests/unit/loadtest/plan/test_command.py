@@ -1,13 +1,13 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from baton.loadtest.__main__ import main
-from baton.loadtest.errors import UsageError
-from baton.loadtest.plan import command
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.plan import calibrate_command, command
 from baton.loadtest.plan.calibrate_command import parse_state
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
 from baton.loadtest.plan.command import Prices, parser
@@ -190,3 +190,21 @@ def test_a_nodes_metrics_say_how_large_it_is() -> None:
     )
 
     assert parse_state(text) == (6400, 150.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm:prompt_tokens_total NaN",
+        "baton_pushed_bytes_total 1e300",
+        f'vllm:cache_config_info{{block_size="1",num_gpu_blocks="{10**30}"}} 1.0',
+        'a{b="c", ="d"} 1',
+        "vllm:cache_config_info 1.0",
+    ],
+)
+async def test_metrics_that_make_no_calibration_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A plan would refuse the file that was written with them."""
+    monkeypatch.setattr(calibrate_command, "fetch", AsyncMock(return_value=text.encode()))
+
+    with pytest.raises(RunError, match="http://a:1 has no metrics of a vLLM server"):
+        await calibrate_command.node_state("http://a:1")

@@ -31,6 +31,8 @@ URL = ("--url", "http://a:1")
         ([*URL, "--goodput", "itl:5"], "--goodput itl:5"),
         ([*URL, "--extra-body", "{"], "--extra-body is no JSON"),
         ([*URL, "--extra-body", "[" * 100_000], "--extra-body is no JSON"),
+        ([*URL, "--extra-body", '{"a": "\\ud800"}'], "--extra-body is no JSON"),
+        ([*URL, "--extra-body", '{"a": "\udcff"}'], "--extra-body is no JSON"),
         ([*URL, "--extra-body", "[]"], "--extra-body is no JSON object"),
         ([*URL, "--secret-file", "s"], "--secret-file needs --metrics-url"),
     ],
