@@ -16,6 +16,7 @@ from baton.loadtest.plan.simulate import Shape
 from baton.loadtest.run import build
 from baton.loadtest.run.build import parse
 from baton.loadtest.run.loops import Open
+from baton.loadtest.traffic.made_up import Vocabulary
 from tests.unit.loadtest.plan.made import calibration
 
 TRACE = "".join(
@@ -100,6 +101,29 @@ def test_a_plan_takes_as_many_arrivals_as_come_in_ten_minutes(limits: list[str],
 
     assert len(found) == count
     assert found[-1].due_s == pytest.approx(count / 4, rel=0.05)
+
+
+def test_a_high_rate_is_simulated_for_so_many_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten minutes of it would take many. For how long is said, and more can be had."""
+    argv = ["c.json", "--rate", "2000", "--dataset", "shared-prefix"]
+    given, longer = (parser().parse_args([*argv, *more]) for more in ([], ["--seconds", "11"]))
+
+    found = demands(given, build.source(given))
+
+    assert len(found) == 19_999
+    assert found[-1].due_s == pytest.approx(10.0, rel=0.01)
+    assert "20000 requests are simulated, 10 s at this rate" in capsys.readouterr().err
+    assert len(demands(longer, build.source(longer))) == 21_999
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("dataset", ["random", "shared-prefix"])
+def test_no_prompt_is_made_for_a_plan(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for lengths alone; the tokens of long prompts took most of its time."""
+    given = parser().parse_args(["c.json", *RATE, "--dataset", dataset])
+    monkeypatch.setattr(Vocabulary, "prompt", Mock(side_effect=AssertionError))
+
+    assert len(demands(given, build.source(given))) == 50
 
 
 def test_a_plan_is_the_same_again() -> None:
