@@ -296,7 +296,7 @@ class Launcher:
 
 def is_ready(member: Member) -> bool:
     at, path = member.listeners[0], member.ready_path
-    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port will do
+    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port of our own process will do
     try:
         status, body = ask_own(at.host, at.port, path, PROBE_TIMEOUT_S, is_encrypted=is_encrypted)
     except (OSError, http.client.HTTPException):  # refused, timed out, or not HTTP yet
