@@ -20,6 +20,7 @@ URL = ("--url", "http://a:1")
         ([*URL, "--header", "no colon"], "--header"),
         ([*URL, "--header", "X: a\nY: b"], "--header"),
         ([*URL, "--api-key", "k\nY: b"], "the API key"),
+        ([*URL, "--model", "m\udcff"], "--model"),
         ([*URL, "--rate", "1", "--rates", "1,2"], "--rate and --rates exclude each other"),
         ([*URL, "--trace", "t", "--rate", "1"], "--trace has arrival times of its own"),
         ([*URL, "--trace", "t", "--max-tokens", "1"], "use --max-output"),
