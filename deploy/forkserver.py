@@ -103,6 +103,9 @@ class ForkServer:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environ.get("PYTHONPATH"))))
         with theirs, ExitStack() as stack:
             output = stack.enter_context(self._log.open("ab")) if self._log else None
+            # The zygote inherits this: SIGTERM, sent to all processes, would end it until its own `main` has blocked it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
             self._process = subprocess.Popen(
                 command,
                 env=environ,

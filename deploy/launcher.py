@@ -157,7 +157,7 @@ class Launcher:
             while not self._zygote.ready:
                 self._tick()
         except ForkServerError as exc:
-            raise StackFailedError(str(exc)) from exc
+            raise self._failure(str(exc)) from exc
         if self._settings.fork:
             self._say(f"vLLM imported after {self._elapsed_s():.1f} s")
         for member in self._stack.nodes:
@@ -268,10 +268,14 @@ class Launcher:
         try:
             child = server.spawn(target, kwargs=kwargs, env=changes, log=log, cpus=member.cpus)
         except ForkServerError as exc:
-            raise StackFailedError(f"{member.name} cannot be started: {exc}") from exc
+            raise self._failure(f"{member.name} cannot be started: {exc}") from exc
         self._children[member.name] = child
         cores = f", pinned to core {_numbers(member.cpus)}" if member.cpus else ""
         self._say(f"{member.name} starting on {member.url} (pid {child.pid}{cores})")
+
+    def _failure(self, what: str) -> Exception:
+        """What to raise where a fork server has ended: the signal that asked for the stop may have ended it as well."""
+        return StopAskedError() if self._stop_asked.is_set else StackFailedError(what)
 
     def _obituary(self, name: str, child: Child) -> str:
         code = child.poll() or 0
@@ -292,7 +296,7 @@ class Launcher:
 
 def is_ready(member: Member) -> bool:
     at, path = member.listeners[0], member.ready_path
-    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port will do
+    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port of our own process will do
     try:
         status, body = ask_own(at.host, at.port, path, PROBE_TIMEOUT_S, is_encrypted=is_encrypted)
     except (OSError, http.client.HTTPException):  # refused, timed out, or not HTTP yet

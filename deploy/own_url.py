@@ -19,9 +19,10 @@ def own_url(host: str, port: int, *, is_encrypted: bool = False) -> str:
 
 
 def ask_own(host: str, port: int, path: str, timeout_s: float, *, is_encrypted: bool = False) -> tuple[int, bytes]:
-    """Return status and body of what a server on this machine answers; without a path, 200 if it takes connections.
+    """Return status and body of what a server on this machine answers.
 
-    Its certificate is not verified: it has another name than loopback's. Raises `OSError` or `HTTPException`.
+    Without a path, 200 if it takes connections, with TLS a handshake. Its certificate is not verified: it has another
+    name than loopback's. Raises `OSError` or `HTTPException`.
     """
     dialled = LOOPBACK.get(host, host)
     connection = http.client.HTTPConnection(dialled, port, timeout=timeout_s)
@@ -38,6 +39,6 @@ def ask_own(host: str, port: int, path: str, timeout_s: float, *, is_encrypted: 
 
 
 def ask_own_proxy(proxy: ProxyConfig, path: str, timeout_s: float) -> tuple[int, bytes]:
-    """Ask the proxy of this configuration likewise; where clients need a certificate, which we lack, an open port will do."""
+    """Ask the proxy of this configuration likewise; where clients need a certificate, which we lack, a handshake will do."""
     asked = "" if proxy.tls_client_ca_file is not None else path
     return ask_own(proxy.host, proxy.port, asked, timeout_s, is_encrypted=proxy.tls_cert_file is not None)

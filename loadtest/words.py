@@ -52,7 +52,7 @@ def parser(command: str, description: str) -> Parser:
 
 def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
     add("--url", required=True, help=f"base URL{of}, with or without /v1")
-    add("--model", help="the first one of /v1/models, unless given")
+    add("--model", type=_printable, help="the first one of /v1/models, unless given")
     add(
         "--api-key",
         type=_api_key,
@@ -67,6 +67,12 @@ def _api_key(given: str) -> str | None:
     if not sendable(found):
         raise argparse.ArgumentTypeError("the API key, or $OPENAI_API_KEY, has characters that are not printable ASCII")
     return found or None
+
+
+def _printable(given: str) -> str:
+    if not given.isprintable():  # such as a byte that is no UTF-8, which no request can hold
+        raise argparse.ArgumentTypeError(f"{given!r} has characters that are not printable")
+    return given
 
 
 def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:

@@ -10,6 +10,7 @@ from typing import Final
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.probe import MAX_IDLE_S
 from baton.contracts.secret import SecretError, read_secret
+from baton.deploy.admin_command import AdminError, verification
 from baton.deploy.doctor import deployment, local, report
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.deployment import Targets
@@ -46,8 +47,12 @@ def _deployment(targets: Targets, options: argparse.Namespace) -> Examination:
         secret = read_secret(named)
     except (ConfigError, SecretError) as exc:
         return Examination(findings=[Finding(code="secret-file", where=local.HERE, what=str(exc))])
+    try:
+        verify = verification(named=True, ca_file=options.ca_file)
+    except AdminError as exc:
+        _parser().error(str(exc))
     wanted = Wanted(min_mbit_s=options.min_mbit_s, max_latency_ms=options.max_latency_ms)
-    return asyncio.run(deployment.examine(targets, secret, wanted, options.idle_gap))
+    return asyncio.run(deployment.examine(targets, secret, wanted, options.idle_gap, verify=verify))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--proxy", default="", metavar="URL", help="look at all nodes of this proxy")
     add("--prefill", nargs="+", default=[], metavar="URL", help="look at these prefill nodes")
     add("--decode", nargs="+", default=[], metavar="URL", help="look at these decode nodes")
+    add("--ca-file", metavar="FILE", help="certificate authorities (PEM) to verify these URLs with")
     add("--secret-file", type=Path, metavar="FILE", help="the cluster secret; default: the configuration's")
     add("--min-mbit-s", type=float, default=MIN_MBIT_S, metavar="N", help="wanted of each pair (%(default)g)")
     add("--max-latency-ms", type=float, default=MAX_LATENCY_MS, metavar="N", help="of a small push (%(default)g)")

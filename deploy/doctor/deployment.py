@@ -149,8 +149,10 @@ class _Ready(msgspec.Struct):
     nodes: list[_Listed]
 
 
-async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_s: float) -> Examination:
-    async with httpx.AsyncClient(trust_env=False) as http:
+async def examine(
+    targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_s: float, *, verify: Any = True
+) -> Examination:
+    async with httpx.AsyncClient(trust_env=False, verify=verify) as http:
         client = ProbeClient(http, secret)
         findings, listed = await _listed(client, targets)
         seen = await asyncio.gather(*(_look(client, each.url, each.role) for each in listed))

@@ -16,7 +16,7 @@ from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import about, table_text
 from baton.loadtest.result import Result, StageResult, read_result
 
-TOLERANCE: Final = 0.02  # by which mean lengths may differ
+TOLERANCE: Final = 0.02  # by which mean lengths, and the shares that were never sent, may differ
 SCHEMA_VERSION: Final = 1
 BETTER: Final = "better"
 WORSE: Final = "worse"
@@ -36,7 +36,7 @@ def obstacles(a: Result, b: Result) -> list[str]:
         return [*found, f"A has {len(a.stages)} stages and B has {len(b.stages)}"]
     for one, other in zip(a.stages, b.stages, strict=True):
         found += [f"the load of {one.label} differs: {words}" for words in _unequal(one.load, other.load)]
-        found += _lengths(one, other)
+        found += [*_lengths(one, other), *_unsent(one, other)]
     return found
 
 
@@ -59,6 +59,14 @@ def _lengths(one: StageResult, other: StageResult) -> list[str]:
         if abs(first - second) > TOLERANCE * max(first, second):
             found.append(f"{name} of {one.label} were {first:.1f} tokens in A and {second:.1f} in B on average")
     return found
+
+
+def _unsent(one: StageResult, other: StageResult) -> list[str]:
+    """Refuse what was measured without many that had waited longest, beside what was measured with them."""
+    first, second = (stage.unsent / max(len(stage.records) + stage.unsent, 1) for stage in (one, other))
+    if abs(first - second) <= TOLERANCE:
+        return []
+    return [f"of {one.label} {first:.1%} of what was due was never sent in A and {second:.1%} in B"]
 
 
 class Finding(NamedTuple):
@@ -111,7 +119,7 @@ def compare(a: Result, b: Result, *, resamples: int, seed: int, confidence: floa
         found |= differences(Slices(one), Slices(other), resamples=resamples, seed=seed, confidence=confidence)
         for metric in METRICS:
             if metric.name in found:
-                few = min(each.values.get(metric.name.partition(" ")[2], each.size) for each in requests)
+                few = min(each.values.get(metric.name.partition(" ")[2], each.sent) for each in requests)
                 verdict = judge(found[metric.name].difference, metric) if few >= metric.least else TOO_FEW
                 findings.append(Finding(one.label, metric, found[metric.name], verdict))
     return findings

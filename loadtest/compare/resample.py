@@ -143,11 +143,12 @@ METRICS: Final = (
 
 
 class Requests:
-    """A stage's requests."""
+    """A stage's requests; those that were due and never sent come last, and kept no promise."""
 
     def __init__(self, stage: StageResult, slos_ms: Mapping[str, float]) -> None:
         records = stage.records
-        self.size = len(records)
+        self.sent = len(records)
+        self.size = self.sent + stage.unsent
         done = [(at, record) for at, record in enumerate(records) if record.ok]
         series = {
             name.upper(): [(taken_s * 1000, at) for at, record in done for taken_s in record.latencies_s(name)]
@@ -155,8 +156,8 @@ class Requests:
         }
         self._series = {name: Weighted(values) for name, values in series.items()}
         self._failed = Weighted([(float(not record.ok), at) for at, record in enumerate(records)])
-        good = [(float(r.ok and is_good(r, slos_ms)), at) for at, r in enumerate(records)] if slos_ms else []
-        self._good = Weighted(good)
+        kept = [float(record.ok and is_good(record, slos_ms)) for record in records] + [0.0] * stage.unsent
+        self._good = Weighted([(each, at) for at, each in enumerate(kept)] if slos_ms else [])
         self.values = {name: len(values) for name, values in series.items()}
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 import uvloop
-from prometheus_client.parser import text_string_to_metric_families
 
 from baton.loadtest import words
 from baton.loadtest.client.exchange import Exchange
@@ -25,6 +24,7 @@ from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.environment import environment, now
 from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
+from baton.loadtest.run.nodes import check_counts, samples
 from baton.loadtest.traffic.arrivals import arrivals
 from baton.loadtest.traffic.made_up import Lengths, Making, RandomPrompts, Vocabulary
 from baton.loadtest.traffic.script import Form
@@ -161,7 +161,7 @@ class Pair:
         requests, lengths = 8 * self._given.samples, self.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
         print(f"{requests} requests of {about}, {rate_per_s:.2f} per second", file=sys.stderr)
-        due_s = arrivals(requests, rate_per_s, seed=self._given.seed + self._runs)
+        due_s = arrivals(requests, rate_per_s, seed=self._runs)
         return await self._load(Open(due_s=due_s), lengths, requests)
 
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
@@ -196,12 +196,12 @@ async def node_state(url: str | None) -> NodeState:
 
 def parse_state(text: str) -> NodeState:
     kv_tokens, sums = 0, {"baton_pushed_bytes_total": 0.0, "vllm:prompt_tokens_total": 0.0}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in sums:
-                sums[sample.name] += sample.value
-            elif sample.name == "vllm:cache_config_info":
-                kv_tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+    for sample in samples(text):
+        if sample.name in sums:
+            sums[sample.name] += sample.value
+        elif sample.name == "vllm:cache_config_info":
+            kv_tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+    check_counts((kv_tokens, *sums.values()))
     return NodeState(kv_tokens, *sums.values())
 
 

@@ -1,14 +1,18 @@
 """What comes when, as the simulator sees it. Taken from the sources of `loadtest run`, so that both mean the same load."""
 
 import argparse
+import sys
 from dataclasses import dataclass, replace
+from typing import Final
 
 from baton.loadtest.errors import UsageError
 from baton.loadtest.run import build
 from baton.loadtest.run.loops import Open
-from baton.loadtest.traffic.made_up import SharedPrefix
+from baton.loadtest.traffic.made_up import RandomPrompts, SharedPrefix
 from baton.loadtest.traffic.recorded import TraceReplay, output_tokens, pieces
 from baton.loadtest.traffic.script import Source
+
+MOST_REQUESTS: Final = 20_000  # of a rate for which no end is given: some seconds for each shape that is looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +48,25 @@ class Job:
 
 def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
     """Return the requests of an open loop, as they come. Raises `UsageError`: the load is none, or has no lengths."""
-    if not (given.requests or given.seconds or given.trace):  # a run's few may be over before a queue has grown
-        given = argparse.Namespace(**{**vars(given), "seconds": build.SECONDS})
+    if given.rate and not (given.requests or given.seconds):  # a run's few may be over before a queue has grown
+        given = argparse.Namespace(**{**vars(given), "seconds": _span_s(given.rate)})
     stage = build.stages(given, dataset)[0]
     if not isinstance(stage.load, Open):
         raise UsageError("a plan needs an open loop: --trace, or --rate")
-    due = [at for at in stage.load.due_s if at <= stage.limits.seconds][: stage.limits.requests]
+    due = [at for at in stage.load.due_s if stage.limits.in_time(at)][: stage.limits.requests]
+    if not due:
+        raise UsageError(f"no request is due before the {stage.limits.seconds:g} s are over")
     if isinstance(dataset, TraceReplay):
         return [_traced(dataset, index, at) for index, at in enumerate(due)]
     return [_made_up(dataset, index, at) for index, at in enumerate(due)]
+
+
+def _span_s(rate_per_s: float) -> float:
+    span_s = min(build.SECONDS, MOST_REQUESTS / rate_per_s)
+    if span_s < build.SECONDS:
+        wish = "--seconds or --requests asks for another span"
+        print(f"{MOST_REQUESTS} requests are simulated, {span_s:g} s at this rate; {wish}", file=sys.stderr)
+    return span_s
 
 
 def _traced(dataset: TraceReplay, index: int, due_s: float) -> Demand:
@@ -69,10 +83,14 @@ def _traced(dataset: TraceReplay, index: int, due_s: float) -> Demand:
 
 
 def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
-    ask = next(dataset.script(index))
-    if not ask.input_tokens:
+    if isinstance(dataset, RandomPrompts | SharedPrefix):
+        tokens, output = dataset.lengths(index)
+    else:
+        ask = next(dataset.script(index))
+        tokens, output = ask.input_tokens, ask.output_tokens
+    if not tokens:
         raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
-    demand = Demand(due_s=due_s, input_tokens=ask.input_tokens, output_tokens=ask.output_tokens)
+    demand = Demand(due_s=due_s, input_tokens=tokens, output_tokens=output)
     if not isinstance(dataset, SharedPrefix):
         return demand
     return replace(demand, blocks=(f"prefix/{index % dataset.prefixes}",), block_tokens=dataset.prefix_tokens)

@@ -208,6 +208,7 @@ def sweep_table(result: Result) -> Table:
                 stage.label,
                 str(served.completed),
                 str(served.failed),
+                str(stage.unsent),
                 f"{served.requests_per_s:.2f}",
                 f"{served.output_tokens_per_s:.2f}",
                 *(f"{value * 1000:.2f}" for value in (served.ttft.median, served.ttft.p99)),
@@ -217,4 +218,4 @@ def sweep_table(result: Result) -> Table:
         )
     latencies = ("median TTFT (ms)", "P99 TTFT (ms)", "median TPOT (ms)", "P99 TPOT (ms)")
     good = ("goodput (req/s)",) if result.slos_ms else ()
-    return Table("Sweep", ("load", "completed", "failed", "req/s", "output tok/s", *latencies, *good), rows)
+    return Table("Sweep", ("load", "completed", "failed", "unsent", "req/s", "output tok/s", *latencies, *good), rows)

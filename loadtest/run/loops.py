@@ -51,6 +51,10 @@ class Limits:
     requests: int
     seconds: float
 
+    def in_time(self, due_s: float) -> bool:
+        """Say whether what is due then belongs to the stage; what is due as its time ends does not."""
+        return due_s < self.seconds and not math.isclose(due_s, self.seconds)
+
 
 @dataclass(slots=True)
 class Taken:
@@ -111,17 +115,11 @@ class Loop:
         self._cap = asyncio.Semaphore(load.cap) if load.cap else None
         async with asyncio.TaskGroup() as group:
             for due_s in load.due_s:
-                if not self._is_due(due_s):
+                if not self._limits.in_time(due_s) or self.taken.begun >= self._limits.requests:
                     break
                 script, ask, body = self._prepare()  # before the request is due
                 await asyncio.sleep(max(0.0, self.began_s + due_s - time.perf_counter()))
                 group.create_task(self._arrival(script, ask, body, due_s))
-
-    def _is_due(self, due_s: float) -> bool:
-        """Say whether a script belongs to the stage; one that is due as its time ends does not."""
-        seconds = self._limits.seconds
-        in_time = due_s < seconds and not math.isclose(due_s, seconds)
-        return in_time and self.taken.begun < self._limits.requests
 
     async def _arrival(self, script: Script, ask: Ask, body: bytes, due_s: float) -> None:
         arrived_s = time.perf_counter()

@@ -6,13 +6,14 @@ than that between two looks some are missed. The events stand on wall clock, and
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from baton.contracts.decoding import DECODE_ERRORS
 from baton.contracts.http import TRACE_PATH
@@ -37,15 +38,27 @@ def parse_scrape(text: str) -> Scrape:
     """
     scrape: Scrape = defaultdict(float)
     wanted = {f"{series}_{kind}": (kind, name) for name, series in HISTOGRAMS.items() for kind in ("sum", "count")}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == _TRANSFERS:
-                scrape["transfers", sample.labels.get("outcome", "")] += sample.value
-            elif sample.name in wanted:
-                scrape[wanted[sample.name]] += sample.value
-    if not all(abs(value) < _TOO_MUCH for value in scrape.values()):  # a NaN as well
-        raise ValueError("a histogram or a counter has a value that can be no count")
+    for sample in samples(text):
+        if sample.name == _TRANSFERS:
+            scrape["transfers", sample.labels.get("outcome", "")] += sample.value
+        elif sample.name in wanted:
+            scrape[wanted[sample.name]] += sample.value
+    check_counts(scrape.values())
     return scrape
+
+
+def samples(text: str) -> Iterator[Sample]:
+    """Yield what `/metrics` say. Raises `ValueError`: it is not in Prometheus' format."""
+    try:
+        for family in text_string_to_metric_families(text):
+            yield from family.samples
+    except LookupError as exc:  # such as for a label without a name
+        raise ValueError("it is not in Prometheus' format") from exc
+
+
+def check_counts(values: Iterable[float]) -> None:
+    if not all(abs(value) < _TOO_MUCH for value in values):  # a NaN as well
+        raise ValueError("a histogram or a counter has a value that can be no count")
 
 
 def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:

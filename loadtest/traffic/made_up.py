@@ -90,9 +90,13 @@ class RandomPrompts:
 
     making: Making
 
+    def lengths(self, index: int) -> tuple[int, int]:
+        """Return the tokens of a prompt and of its answer, without making the prompt."""
+        return self.making.lengths.draw(f"random/{index}")
+
     def script(self, index: int) -> Script:
         key = f"{self.making.seed}/random/{index}"
-        tokens, output = self.making.lengths.draw(f"random/{index}")
+        tokens, output = self.lengths(index)
         prompt = self.making.vocabulary.prompt(key, tokens, as_text=self.making.chat)
         yield Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output)
 
@@ -105,15 +109,19 @@ class SharedPrefix:
     prefixes: int
     prefix_tokens: int
 
+    def lengths(self, index: int) -> tuple[int, int]:
+        """Return the tokens of a prompt and of its answer, without making the prompt."""
+        suffix, output = self.making.lengths.draw(f"suffix/{index}")
+        return self.prefix_tokens + suffix, output
+
     def script(self, index: int) -> Script:
         """Return one request; warming up uses other prefixes than the run."""
         making, number = self.making, index % self.prefixes if index >= 0 else index
         key = f"{making.seed}/suffix/{index}"
-        tokens, output = making.lengths.draw(f"suffix/{index}")
+        total, output = self.lengths(index)
         prefix = making.vocabulary.prompt(f"{making.seed}/prefix/{number}", self.prefix_tokens, as_text=making.chat)
-        suffix = making.vocabulary.prompt(key, tokens, as_text=making.chat)
+        suffix = making.vocabulary.prompt(key, total - self.prefix_tokens, as_text=making.chat)
         joined = f"{prefix} {suffix}" if making.chat else (*prefix, *suffix)
-        total = self.prefix_tokens + tokens
         yield Ask(prompt=making.user_message(joined), input_tokens=total, output_tokens=output)
 
 

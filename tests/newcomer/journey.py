@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from baton.contracts.http import DISAGGREGATED, PATH_HEADER
-from tests.newcomer.machines import Machine, interrupt
+from tests.newcomer.machines import Machine, stop
 from tests.newcomer.readme import Commands
 
 SERVING: Final = "Serving "
@@ -111,7 +111,7 @@ def wrong(answer: str) -> str:
 
 @contextmanager
 def served(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator[list[Line]]:
-    """Type it, wait until it serves, and press Ctrl-C in the end; yield what it has printed.
+    """Type it, wait until it serves, and stop it in the end; yield what it has printed.
 
     Raises:
         JourneyError: it ended, or did not serve in time.
@@ -133,7 +133,7 @@ def served(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator[
             lines.append(heard_line)
         yield lines
     finally:
-        interrupt(process)
+        stop(process)
 
 
 def _listen(process: subprocess.Popen[str], heard: "queue.SimpleQueue[Line | None]") -> None:

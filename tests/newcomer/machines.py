@@ -92,19 +92,32 @@ class Machine:
         raise debian.MachineError("the clean root cannot be entered")
 
 
-def interrupt(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C at its terminal; what does not end by that is killed.
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stop its whole group; what does not end by that is killed. Not as Ctrl-C does, which is ignored in the background.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end by that.
+        subprocess.TimeoutExpired: not all ended by that.
     """
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + STOP_S
     try:
-        process.wait(STOP_S)
+        while _runs(process.pid):  # the process itself only leads into the namespaces, and ends first
+            if time.monotonic() > deadline_s:
+                raise subprocess.TimeoutExpired(process.args, STOP_S)
+            time.sleep(TICK_S)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _runs(group: int) -> bool:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _bare(folder: Path) -> Path:

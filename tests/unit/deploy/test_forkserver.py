@@ -135,6 +135,17 @@ def test_sigterm_is_for_the_children_and_who_made_the_zygote(tmp_path: Path) -> 
         assert child.wait(10) == -signal.SIGTERM
 
 
+def test_sigterm_does_not_end_a_zygote_that_has_just_begun() -> None:
+    """Its Python has not come to block it yet. Who makes the zygote heeds it all the same."""
+    with ForkServer(prepare="") as server:
+        assert server._process is not None
+
+        server._process.send_signal(signal.SIGTERM)
+
+        assert server.spawn(f"{TARGETS}:leave", kwargs={"code": 3}).wait(10) == 3
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_a_child_that_was_just_made_can_be_told_to_end(server: ForkServer) -> None:
     """Before it has left the zygote's role, too, which does not heed SIGTERM."""
     sleepers = []

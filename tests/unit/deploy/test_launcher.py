@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 
 from baton.deploy import stack as stacks
-from baton.deploy.forkserver import ROOT
+from baton.deploy.forkserver import ROOT, ForkServerError
 from baton.deploy.launcher import (
     FIRST_DELAY_S,
     MAX_RESTARTS,
@@ -20,6 +20,7 @@ from baton.deploy.launcher import (
     Launcher,
     RestartBudget,
     Settings,
+    StackFailedError,
     StopAskedError,
 )
 from tests.support.ports import free_port
@@ -219,12 +220,42 @@ def test_a_signal_to_all_processes_lets_them_end_what_they_have(launch: Launch, 
     assert [(stack.folder / f"{name}.log").read_text().count("drained") for name in ("proxy", "decode-0")] == [1, 1]
 
 
-def test_an_end_by_the_same_signal_is_no_failure(tmp_path: Path) -> None:
-    """A signal to all processes may end another one just before the launcher has noted its own."""
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    """One that is not started."""
     at = stacks.Listener(host="127.0.0.1", port=9, flag="--port")
     proxy = stacks.Member(name="proxy", module="", argv=(), listeners=(at,), ready_path="")
     settings = Settings(runtime_dir=tmp_path, log_dir=tmp_path, start_timeout_s=1.0, stop_timeout_s=1.0)
-    launcher = Launcher(stacks.Stack(proxy=proxy, nodes=()), settings, lambda _: None)
+    return Launcher(stacks.Stack(proxy=proxy, nodes=()), settings, lambda _: None)
+
+
+def gone(launcher: Launcher, *, asked: bool) -> Any:
+    """What a fork server says that has ended, by a signal which the launcher has noted too or by itself."""
+
+    def fail(*_: object, **__: object) -> None:
+        launcher._stop_asked.is_set = asked
+        raise ForkServerError("gone")
+
+    return fail
+
+
+@pytest.mark.parametrize(("asked", "raised"), [(True, StopAskedError), (False, StackFailedError)])
+def test_a_fork_server_that_ends_by_the_same_signal_is_no_failure(
+    launcher: Launcher, asked: bool, raised: type[Exception]
+) -> None:
+    """While the proxy is started, and while vLLM is imported; one that ends by itself is."""
+    importing = Mock(start=Mock())
+    type(importing).ready = PropertyMock(side_effect=gone(launcher, asked=asked))
+
+    for programs, zygote in ((Mock(spawn=gone(launcher, asked=asked)), Mock()), (Mock(), importing)):
+        launcher._stop_asked.clear()
+        launcher._logs, launcher._programs, launcher._zygote = Mock(), programs, zygote
+        with pytest.raises(raised):
+            launcher.start()
+
+
+def test_an_end_by_the_same_signal_is_no_failure(launcher: Launcher) -> None:
+    """A signal to all processes may end another one just before the launcher has noted its own."""
 
     def end() -> int:
         launcher._stop_asked.set()

@@ -104,6 +104,19 @@ def test_failures_and_broken_promises_are_judged() -> None:
     assert "within SLOs" not in verdicts(drawn(1, slos_ms={"ttft": 1.0}), drawn(1, slos_ms={"ttft": 2.0}))
 
 
+def test_what_was_due_and_never_sent_kept_no_promise() -> None:
+    """It waited longest. It did not fail, and adds nothing to how many were measured."""
+    slos: dict[str, Any] = {"slos_ms": {"ttft": 1000.0}}
+    records, few = drawn(1).stages[0].records, drawn(1, n=5).stages[0].records
+    a, b = result(stage(records), **slos), result(stage(records, unsent=150), **slos)
+
+    found = {each.metric.name: each for each in compare(a, b, resamples=200, seed=0, confidence=0.95)}
+
+    assert (found["within SLOs"].found.a, found["within SLOs"].found.b) == (1.0, 0.5)
+    assert (found["within SLOs"].verdict, found["failed"].verdict, found["mean TTFT"].verdict) == (WORSE, SAME, SAME)
+    assert verdicts(a, result(stage(few, unsent=150), **slos))["failed"] == TOO_FEW
+
+
 def test_too_few_values_get_no_verdict() -> None:
     """A P99 of 20 requests is its largest value, and 5 requests are an anecdote."""
     few = verdicts(drawn(1, n=20), drawn(2, n=20, ttft_s=0.2))
@@ -138,12 +151,14 @@ def test_throughput_is_what_the_slices_add_up_to() -> None:
         (result(stage(), stage()), "A has 1 stages and B has 2"),
         (result(stage([record(input_tokens=11)] * 20)), "prompts of 2 users were 10.0 tokens in A and 11.0 in B"),
         (result(stage([record(output_tokens=4)] * 20)), "answers of 2 users were 5.0 tokens in A and 4.0 in B"),
+        (result(stage([record()] * 19, unsent=1)), "of 2 users 0.0% of what was due was never sent in A and 5.0% in B"),
         (result(stage([failed(TIMEOUT)])), "no request of 2 users was completed"),
     ],
 )
 def test_runs_of_different_work_are_not(other: Result, words: str) -> None:
     """With the reason. Different seeds, servers and machines are what one wants to compare."""
     assert words in "; ".join(obstacles(drawn(1), other))
+    assert obstacles(drawn(1), result(stage(drawn(2).stages[0].records, unsent=2))) == []
     assert obstacles(drawn(1), drawn(2, arguments={"url": "http://other", "seed": 9}, environment={"cpus": 64})) == []
 
 

@@ -1,13 +1,13 @@
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from baton.loadtest.__main__ import main
-from baton.loadtest.errors import UsageError
-from baton.loadtest.plan import command
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.plan import calibrate_command, command
 from baton.loadtest.plan.calibrate_command import parse_state
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
 from baton.loadtest.plan.command import Prices, parser
@@ -16,6 +16,7 @@ from baton.loadtest.plan.simulate import Shape
 from baton.loadtest.run import build
 from baton.loadtest.run.build import parse
 from baton.loadtest.run.loops import Open
+from baton.loadtest.traffic.made_up import Vocabulary
 from tests.unit.loadtest.plan.made import calibration
 
 TRACE = "".join(
@@ -87,16 +88,42 @@ def test_a_plan_sees_the_load_that_a_run_sends() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "count"),
-    [([], 2400), (["--seconds", "30"], 120), (["--requests", "50"], 50), (["--requests", "50", "--seconds", "5"], 20)],
+    [([], 2399), (["--seconds", "30"], 119), (["--requests", "50"], 50), (["--requests", "50", "--seconds", "5"], 19)],
 )
 def test_a_plan_takes_as_many_arrivals_as_come_in_ten_minutes(limits: list[str], count: int) -> None:
-    """Unless it is told otherwise: the 100 requests of a run can be over before a queue has grown."""
+    """Unless it is told otherwise: the 100 requests of a run can be over before a queue has grown.
+
+    What is due as the time ends is left out, as in a run.
+    """
     given = parser().parse_args(["c.json", "--rate", "4", "--input-tokens", "10", *limits])
 
     found = demands(given, build.source(given))
 
     assert len(found) == count
-    assert found[-1].due_s == pytest.approx(count / 4)
+    assert found[-1].due_s == pytest.approx(count / 4, rel=0.05)
+
+
+def test_a_high_rate_is_simulated_for_so_many_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten minutes of it would take many. For how long is said, and more can be had."""
+    argv = ["c.json", "--rate", "2000", "--dataset", "shared-prefix"]
+    given, longer = (parser().parse_args([*argv, *more]) for more in ([], ["--seconds", "11"]))
+
+    found = demands(given, build.source(given))
+
+    assert len(found) == 19_999
+    assert found[-1].due_s == pytest.approx(10.0, rel=0.01)
+    assert "20000 requests are simulated, 10 s at this rate" in capsys.readouterr().err
+    assert len(demands(longer, build.source(longer))) == 21_999
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("dataset", ["random", "shared-prefix"])
+def test_no_prompt_is_made_for_a_plan(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for lengths alone; the tokens of long prompts took most of its time."""
+    given = parser().parse_args(["c.json", *RATE, "--dataset", dataset])
+    monkeypatch.setattr(Vocabulary, "prompt", Mock(side_effect=AssertionError))
+
+    assert len(demands(given, build.source(given))) == 50
 
 
 def test_a_plan_is_the_same_again() -> None:
@@ -123,6 +150,7 @@ CALIBRATE = ("calibrate", "--url", "http://a:1", "--out", "f")
     [
         (["plan", "FILE", *RATE], "--goodput"),
         (["plan", "FILE", *SLO], "a plan needs a load: --trace, or --rate"),
+        (["plan", "FILE", "--rate", "4", "--seconds", "0.2", *SLO], "no request is due before the 0.2 s are over"),
         (["plan", "FILE", *RATE, *SLO, "--concurrency", "4"], "--concurrency is not simulated"),
         (["plan", "FILE", "--rates", "1,2", *SLO], "plan one --rate at a time"),
         (["plan", "FILE", *RATE, "--goodput", "ttft"], "--goodput ttft"),
@@ -186,3 +214,21 @@ def test_a_nodes_metrics_say_how_large_it_is() -> None:
     )
 
     assert parse_state(text) == (6400, 150.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm:prompt_tokens_total NaN",
+        "baton_pushed_bytes_total 1e300",
+        f'vllm:cache_config_info{{block_size="1",num_gpu_blocks="{10**30}"}} 1.0',
+        'a{b="c", ="d"} 1',
+        "vllm:cache_config_info 1.0",
+    ],
+)
+async def test_metrics_that_make_no_calibration_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A plan would refuse the file that was written with them."""
+    monkeypatch.setattr(calibrate_command, "fetch", AsyncMock(return_value=text.encode()))
+
+    with pytest.raises(RunError, match="http://a:1 has no metrics of a vLLM server"):
+        await calibrate_command.node_state("http://a:1")

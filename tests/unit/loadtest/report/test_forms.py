@@ -61,13 +61,14 @@ def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
 
 def test_an_interrupted_sweep_says_so_and_has_a_table_of_all_stages() -> None:
     """In every form for people. Cells of Markdown stay cells: an error's words may have a bar or a line's end in them."""
-    wrong = stage([record(), failed(STATUS, status=500, detail="a|b\nc")], label="2/s")
+    wrong = stage([record(), failed(STATUS, status=500, detail="a|b\nc")], label="2/s", unsent=7)
     stopped = result(stage(label="1/s"), wrong, interrupted=True)
 
     for text, sweep in ((text_report(stopped), "Sweep:"), (markdown_report(stopped), "### Sweep")):
         assert "Stopped by the user" in text
         assert sweep in text
         assert "## 2/s" in text
+        assert re.search(r"2/s[ |]+1[ |]+1[ |]+7[ |]", text)
     assert "a\\|b c" in markdown_report(stopped)
 
 

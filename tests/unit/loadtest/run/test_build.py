@@ -54,6 +54,14 @@ def test_a_sweep_has_a_stage_for_each_rate() -> None:
     assert [stage.label for stage in stages] == ["2/s", "4/s"]
 
 
+def test_a_seed_changes_no_arrivals() -> None:
+    """One is drawn for each run: `compare` would judge how lucky the arrivals were."""
+    (one,), _ = built("--rate", "3", "--seed", "1")
+    (other,), _ = built("--rate", "3", "--seed", "2")
+
+    assert one.load == other.load
+
+
 CONVERSATIONS = ("--requests", "10", "--dataset", "multi-turn", "--turns", "4")
 
 

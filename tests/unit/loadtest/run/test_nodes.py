@@ -1,11 +1,13 @@
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from baton.contracts.secret import generate_secret, read_secret
 from baton.loadtest.errors import UsageError
 from baton.loadtest.result import HistogramMean
-from baton.loadtest.run.nodes import Scrape, difference, differences, parse_scrape, token
+from baton.loadtest.run import nodes
+from baton.loadtest.run.nodes import Scrape, difference, differences, parse_scrape, scrapes, token
 from tests.support.fake_openai import METRICS
 
 
@@ -39,6 +41,13 @@ def test_what_can_be_no_count_is_none(value: str) -> None:
     """It would end the run behind its last request."""
     with pytest.raises(ValueError, match="can be no count"):
         parse_scrape(f"vllm:time_to_first_token_seconds_count {value}")
+
+
+async def test_metrics_that_end_the_parser_are_no_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for the first letter of a label's name that is not there."""
+    monkeypatch.setattr(nodes, "fetch", AsyncMock(return_value=b'a{b="c", ="d"} 1\n'))
+
+    assert await scrapes({"a": Mock()}) == {"a": "it is not in Prometheus' format"}
 
 
 def test_a_node_that_cannot_be_read_says_why() -> None:
