@@ -635,7 +635,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/handler/legs.py",
-        f"{UNIT}/proxy/handler/test_legs.py",
+        f"{UNIT}/proxy/handler/test_legs.py {UNIT}/proxy/handler/test_first_to_count.py",
         ("frozenset((*range(400, 500), 501))", "frozenset(range(400, 500))"),
         (' for pair in kept if pair[0] != b"content-type"', " for pair in kept"),
         ("    if not part.ended:\n", "    if False:\n"),
@@ -742,7 +742,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/http_server/cancel_scope.py",
-        f"{UNIT}/proxy/handler/test_legs.py",
+        f"{UNIT}/proxy/handler/test_legs.py {UNIT}/proxy/handler/test_first_to_count.py",
         ("was_cancelled, self._is_over = self._is_over, True", "was_cancelled = self._is_over"),
         (" and self._task.uncancel() <= self._cancelling and", " and self._task.uncancel() <= 1 and"),
     ),

@@ -14,7 +14,6 @@ from baton.proxy.request.parse import parse
 from baton.proxy.resume.events import without_ids
 from baton.proxy.resume.rules import CannotFollowError
 from baton.proxy.resume.stream import Stream
-from tests.support.fake_typed import TypedAnswer
 
 DONE = b"data: [DONE]\n\n"
 HEAD = {"id": "cmpl-r", "object": "text_completion", "created": 1, "model": "m"}
@@ -291,26 +290,6 @@ def test_several_prompts_are_not_relayed() -> None:
     assert (answer.why_not_relayed, answer.choices) == ("several", 1)
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "last"),
-    [(MESSAGES, b"content_block_delta"), (RESPONSES, b"response.output_text.delta")],
-)
-def test_the_part_of_a_prefill_node_ends_before_what_looks_like_an_end(endpoint: str, last: bytes) -> None:
-    """The decode node's stream has the rest, and the whole answer's end."""
-    answer = stream(endpoint)
-    answer.begin_prefill()
-    body = {"request_id": "resp_r"}
-
-    got = take_prefill(answer, b"".join(TypedAnswer(endpoint, body, 1, names=True).prefill_part()))
-    answer.begin_decode(gap())
-    got += answer.take(b"".join(TypedAnswer(endpoint, body, 3, names=True).stream()))
-
-    whole = b"".join(TypedAnswer(endpoint, body, 3).stream())
-    assert got.replace(b": ", b":").replace(b", ", b",") == whole.replace(b": ", b":").replace(b", ", b",")
-    assert last in got
-    assert answer.ended
-
-
 def test_nodes_that_make_one_response_give_it_one_id() -> None:
     drawn = bytes(stream(RESPONSES).asked.fields["request_id"])
     assert drawn.startswith(b'"resp_')
@@ -327,31 +306,9 @@ def test_what_is_not_recorded(endpoint: str) -> None:
     assert not answer.asked.names_tokens
 
 
-def test_a_prefill_nodes_part_ends_before_the_signature_of_its_thoughts() -> None:
-    answer = stream(MESSAGES)
-    answer.begin_prefill()
-    said = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":%b}\n\n'
-    thought, signed = b'{"type":"thinking_delta","thinking":"a"}', b'{"type":"signature_delta","signature":"b"}'
-
-    assert take_prefill(answer, said % thought + said % signed) == said % thought
-    assert answer.part is not None
-    assert answer.part.ended
-
-
 @pytest.mark.parametrize(("address", "why"), [("https://a/b.png", "fetched"), ("data:image/png;base64,AA", "")])
 def test_a_first_token_is_relayed_where_both_nodes_have_the_same_image(address: str, why: str) -> None:
     """What stands at an address may change between two fetches: the first token would be of one image, the others of another."""
     part = {"type": "image_url", "image_url": {"url": address}}
 
     assert stream(CHAT, messages=[{"role": "user", "content": [part]}]).why_not_relayed == why
-
-
-@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES])
-def test_comments_of_a_prefill_node_neither_pass_nor_end_its_part(endpoint: str) -> None:
-    answer = stream(endpoint)
-    answer.begin_prefill()
-
-    assert take_prefill(answer, b": keep-alive\n\n") == b""
-    assert answer.part is not None
-    assert not answer.part.ended
-    assert not answer.part.has_passed
