@@ -42,8 +42,9 @@ class FairQueue(Generic[T]):
 
     def ahead_of(self, tenant: str, priority: int) -> int:
         """How many would be served before what came now. Goes through all of them."""
-        own = self._lines.get((priority, tenant)) or _Line(self._next_tag(tenant))
-        place = priority, own.tag + sum(cost for cost, _ in own.items.values())
+        own = self._lines.get((priority, tenant)) or _Line(self._clock)
+        first = max(own.tag if own.items else self._clock, self._ends.get(tenant, 0.0))
+        place = priority, first + sum(cost for cost, _ in own.items.values())
         ahead = 0
         for (theirs, name), line in self._lines.items():
             tag = max(line.tag, self._ends.get(name, 0.0))
@@ -60,6 +61,8 @@ class FairQueue(Generic[T]):
         if line is None:
             line = self._lines[priority, tenant] = _Line(self._next_tag(tenant))
             heapq.heappush(self._heap, (priority, line.tag, self._arrivals, tenant))
+        elif not line.items:  # all that waited in it has left: it begins again
+            line.tag = max(line.tag, self._next_tag(tenant))
         line.items[item] = cost, self._arrivals
         self._waiting[item] = priority, tenant
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
@@ -69,10 +72,10 @@ class FairQueue(Generic[T]):
         while self._heap:
             priority, tag, _, tenant = heapq.heappop(self._heap)
             line = self._lines[priority, tenant]
-            due = max(tag, self._ends.get(tenant, 0.0))
+            due = max(line.tag, self._ends.get(tenant, 0.0))
             if not line.items:
                 del self._lines[priority, tenant]
-            elif due > tag:  # more of the tenant has been served, with another priority
+            elif due > tag:  # more of the tenant has been served with another priority, or has left
                 self._push(priority, due, tenant, line)
             else:
                 return self._serve(priority, tag, tenant, line)

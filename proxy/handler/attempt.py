@@ -300,7 +300,7 @@ class Attempt:
             self._hopeful = None
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
-        """Have a decode node told that no KV comes: a stream that starts with tokens begins before it could come."""
+        """The prefill leg is over. A decode node is told if no KV comes: a stream that starts with tokens begins before it could come."""
         if self._is_shut:  # the callback was on its way
             return
         if isinstance(self._outcome, Opened):

@@ -121,8 +121,10 @@ class Known:
 
         Raises `CannotFollowError` if an earlier leg has said it with another label, such as the name of a tool.
         """
-        if label and self._labels.setdefault(key, label) != label and key in self._names_left:
-            raise CannotFollowError(NotResumableReason.DIFFERS)
+        if label and self._labels.setdefault(key, label) != label:
+            if key in self._names_left:
+                raise CannotFollowError(NotResumableReason.DIFFERS)
+            key = (*key, label)  # said beside the first one
         self.touched.append(key)
         if key in self._names:
             self._names_left.discard(key)

@@ -508,6 +508,8 @@ MUTATIONS: Final = [
         ("        self._arrivals += 1\n", ""),
         ("if (theirs, tag) > place:", "if (theirs, tag) >= place:"),
         ("            elif due > tag:", "            elif due > tag + 9:"),
+        ("            line.tag = max(line.tag, self._next_tag(tenant))\n", "            pass\n"),
+        ("first = max(own.tag if own.items else self._clock, self._ends.get(tenant, 0.0))", "first = own.tag"),
         ("        self._ends[tenant] = tag + cost ", "        self._ends[tenant] = tag "),
         ("2 * len(self._waiting) + 16", "3 * len(self._waiting) + 16"),
     ),
@@ -999,7 +1001,11 @@ MUTATIONS: Final = [
     *_of(
         "proxy/resume/known.py",
         f"{UNIT}/proxy/resume/test_record_events.py",
-        ("if label and self._labels.setdefault(key, label) != label and key in self._names_left:", "if False:"),
+        (
+            "            if key in self._names_left:\n                raise",
+            "            if False:\n                raise",
+        ),
+        ("            key = (*key, label)  # said", "            pass  # said"),
     ),
     *_of(
         "proxy/http/response.py",

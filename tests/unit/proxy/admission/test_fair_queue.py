@@ -119,11 +119,26 @@ def test_the_older_request_of_a_tenant_goes_first_though_others_of_it_have_left(
     assert drain(queue, 8) == ["a3", "b0", "b1", "a4", "b2", "a5", "b3", "a6"]
 
 
+def test_a_request_that_has_left_saves_nothing_up_for_those_that_come_later() -> None:
+    """Others were served in between, with a higher priority."""
+    queue = filled(("gone", "a", 1, 1), *((f"c{at}", "c", 0, 10) for at in range(5)))
+    queue.remove("gone")
+    drain(queue, 5)
+    for tenant in ("b", "a"):
+        for at in range(2):
+            queue.put(f"{tenant}{at}", tenant=tenant, priority=1, cost=10)
+
+    assert queue.ahead_of("a", 1) == 4
+    assert Counter(item[0] for item in drain(queue, 2)) == {"a": 1, "b": 1}
+
+
 def test_what_a_tenant_is_served_counts_for_its_other_priorities() -> None:
     queue = filled(("a low", "a", 1, 1), ("a high", "a", 0, 5), ("b0", "b", 1, 1), ("b1", "b", 1, 1))
 
     assert (queue.ahead_of("a", 1), queue.ahead_of("b", 1)) == (4, 4)
-    assert drain(queue, 2) == ["a high", "b0"]
+    assert drain(queue, 1) == ["a high"]
+    assert queue.ahead_of("a", 1) == 3
+    assert drain(queue, 1) == ["b0"]
     assert drain(queue, 2) == ["b1", "a low"]
 
 

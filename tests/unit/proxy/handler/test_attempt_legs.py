@@ -277,7 +277,9 @@ async def test_a_decode_node_that_started_with_tokens_is_told_that_no_kv_comes(
     async with attempt as outcome:
         assert outcome is opened
         if not is_whole:
-            assert relay.client.claim.streams.called == (not start), "the prefill leg has its connection still"
+            assert relay.client.claim.streams.called == (not start), (
+                "the prefill leg of one that starts with tokens is open"
+            )
             await end_prefill()
             assert relay.client.claim.streams.called == (not start or ends is not None)
     await made.stop()
