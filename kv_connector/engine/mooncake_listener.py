@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,29 +36,33 @@ class Announcement(NamedTuple):
 
 
 def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
-    """Ask an engine for its description; raises `EngineError` if it gives none in the form that we know."""
+    """Ask an engine for its description; raises `EngineError` if it gives none in the form that we know, within so long in all."""
+    until_s = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host, rpc_port), timeout=timeout_s) as sock:
             request = bytes([_METADATA]) + b"{}"
             sock.sendall(_LENGTH.pack(len(request)) + request)
-            (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size))
-            described: dict[str, Any] = json.loads(_read(sock, min(length, _MAX_BYTES))[1:])
+            (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size, until_s))
+            described: dict[str, Any] = json.loads(_read(sock, min(length, _MAX_BYTES), until_s)[1:])
         return Announcement(
             int(described.get("tcp_data_port", 0)),
             int(described.get("tcp_proto_version", 0)),
             str(described.get("protocol", "")),
         )
-    except (OSError, ValueError, TypeError, AttributeError) as exc:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         raise EngineError(f"the transfer engine at {host}:{rpc_port} does not describe itself: {exc}") from exc
 
 
-def _read(sock: socket.socket, size: int) -> bytes:
-    data = b""
+def _read(sock: socket.socket, size: int, until_s: float) -> bytes:
+    data = bytearray()
     while len(data) < size:
+        if (left_s := until_s - time.monotonic()) <= 0:
+            raise TimeoutError("it took too long")
+        sock.settimeout(left_s)
         if not (chunk := sock.recv(size - len(data))):
             raise OSError("the connection was closed early")
         data += chunk
-    return data
+    return bytes(data)
 
 
 def shorten_accept(port: int) -> bool:

@@ -207,7 +207,7 @@ class Consumer:
     def disconnected(self, peer: str, now: float) -> None:
         """The connection to a prefill rank broke. A hint: one that lives answers a beat soon, over another one."""
         if session := self.sessions.get(peer):
-            session.broken_since = now
+            session.broken_since = now if session.broken_since is None else session.broken_since
             self._send_beat(peer)
 
     def tick(self, now: float) -> None:

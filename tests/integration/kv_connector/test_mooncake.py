@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,7 +193,13 @@ def test_where_the_listening_socket_cannot_be_found_the_fence_is_merely_slow(mon
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"\x05\x00\x00\x00\x00\x00\x00\x00\x01[[[[", b"\x03\x00\x00\x00\x00\x00\x00\x00\x0112"]
+    "answer",
+    [
+        b"",
+        b"\x05\x00\x00\x00\x00\x00\x00\x00\x01[[[[",
+        b"\x03\x00\x00\x00\x00\x00\x00\x00\x0112",
+        b"\x1a\x00\x00\x00\x00\x00\x00\x00\x01" + b'{"tcp_data_port": 1e9999}',
+    ],
 )
 def test_a_strange_answer_is_an_error(answer: bytes) -> None:
     """Something that is not Mooncake, or another version of it, is told so."""
@@ -208,6 +215,27 @@ def test_a_strange_answer_is_an_error(answer: bytes) -> None:
         thread.start()
         with pytest.raises(EngineError, match="does not describe itself"):
             ask("127.0.0.1", server.getsockname()[1])
+        thread.join()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_waited_for_so_long_in_all() -> None:
+    """A decode node that lies would keep a thread for each engine that it names."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall((16 << 20).to_bytes(8, "little"))
+                for _ in range(600):
+                    connection.sendall(b"x")
+                    time.sleep(0.1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        begun_s = time.monotonic()
+        with pytest.raises(EngineError, match=r"took too long|timed out"):
+            ask("127.0.0.1", server.getsockname()[1], timeout_s=0.5)
+        assert time.monotonic() - begun_s < 30
         thread.join()
 
 

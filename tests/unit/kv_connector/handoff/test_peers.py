@@ -59,6 +59,7 @@ def test_a_peer_that_hung_up_is_asked_at_once_and_not_waited_for() -> None:
     pair.d.disconnected(PEER, 0.0)
     assert [(peer, type(message.body)) for peer, message in pair.d.outbox] == [(PEER, Beat)]
     pair.after(SETTINGS.reconnect_timeout_s)
+    pair.d.disconnected(PEER, SETTINGS.reconnect_timeout_s)  # something else listens there, and hangs up as well
     assert pair.d.transfers["t"].phase is Phase.RESERVED
     pair.after(0.5)
 
