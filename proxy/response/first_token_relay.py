@@ -56,7 +56,6 @@ class FirstTokenRelay:
             self.began_s = perf_counter()
             if self.on_first_event is not None:
                 self.on_first_event(self.began_s)
-                self.on_first_event = None
         if not passed:
             return True
         self.record.first_token = "relayed"  # noqa: S105  # no password

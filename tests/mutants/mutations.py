@@ -744,7 +744,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/http_server/cancel_scope.py",
-        f"{UNIT}/proxy/handler/test_legs.py {UNIT}/proxy/handler/test_first_to_count.py",
+        f"{UNIT}/proxy/handler/test_first_to_count.py {UNIT}/proxy/http_server/test_cancel_scope.py",
         ("was_cancelled, self._is_over = self._is_over, True", "was_cancelled = self._is_over"),
         (" and self._task.uncancel() <= self._cancelling and", " and self._task.uncancel() <= 1 and"),
     ),
@@ -971,11 +971,6 @@ MUTATIONS: Final = [
         "proxy/app.py",
         "tests/integration/proxy/test_no_cycles.py",
         ("forget_writer(scope)", "pass"),
-    ),
-    *_of(
-        "proxy/response/first_token_relay.py",
-        "tests/integration/proxy/test_no_cycles.py",
-        ("                self.on_first_event = None\n", ""),
     ),
     *_of(
         "proxy/handler/attempt.py",

@@ -212,7 +212,7 @@ async def test_a_prefill_leg_that_ends_in_the_turn_in_which_its_stream_does_give
     """Its callback is on its way when the attempt is over."""
     made, budget = runner(), ConnectionBudget(lambda: 9, lambda: None)
     plan = DisaggregatedPlan(decode=node("decode"), prefill=node("prefill"), rank=0, transfer_id=new_transfer_id())
-    may_end = asyncio.Event()
+    may_end, claim = asyncio.Event(), budget.claim()
 
     async def prefill_leg(*_: object, **__: object) -> Any:
         await may_end.wait()
@@ -220,7 +220,7 @@ async def test_a_prefill_leg_that_ends_in_the_turn_in_which_its_stream_does_give
 
     monkeypatch.setattr(made, "prefill", prefill_leg)
     monkeypatch.setattr(made.upstream, "send", Mock(return_value=Mock(at_s=1.0)))
-    with budget.claim() as claim:
+    with claim:
         relay = Mock(is_whole=False, began_s=0.0, stream=Mock(choices=1), client=Mock(claim=claim))
         attempt = made.run(plan, replace(request({"stream": True}), start=((1,),)), relay)
 
@@ -231,9 +231,12 @@ async def test_a_prefill_leg_that_ends_in_the_turn_in_which_its_stream_does_give
 
         monkeypatch.setattr(attempt, "_decode", decode)
         async with attempt:
+            assert attempt._prefill is not None
             may_end.set()
-            await until_true(lambda: not plan.prefill.requests)
-            await asyncio.sleep(0.01)
+            await until_true(attempt._prefill.done)
+            for _ in range(5):  # its callbacks are called
+                await asyncio.sleep(0)
+            assert attempt._is_shut
             assert budget.connections == 2
 
 

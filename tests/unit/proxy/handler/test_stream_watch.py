@@ -9,7 +9,8 @@ import pytest
 
 from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind
-from baton.proxy.handler.stream_watch import StreamWatch
+from baton.proxy.handler import stream_watch
+from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
 from baton.proxy.nodes.node import State
 from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.resume.stream import Stream
@@ -116,20 +117,36 @@ async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_pref
     await until_true(lambda: here.broken == [FailureKind.DRAINED])
 
 
+@pytest.mark.parametrize("state", [State.DRAINING, State.SILENT])
 @pytest.mark.parametrize("unfit", ["model", "layout", "failed"])
 async def test_nor_for_a_prefill_node_that_has_another_model_or_layout_or_has_failed_on_the_request(
-    watch: Watch, unfit: str
+    watch: Watch, unfit: str, state: State
 ) -> None:
     prefill = FakeNode(State.READY)
     if unfit == "model":
         prefill.serves = lambda model: model == "another"  # type: ignore[method-assign]
     elif unfit == "layout":
         prefill.pairing = None
-    here = watch(State.DRAINING, prefill=[prefill])
+    here = watch(state, prefill=[prefill], stall_timeout_s=0.1)
     here.add(stream(), NOTHING_YET.without(cast("Any", prefill)) if unfit == "failed" else NOTHING_YET)
 
-    await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
+    if state is State.DRAINING:
+        await until_true(lambda: here.nodes[0].moves.staying == {"no_node": 1})
+    await asyncio.sleep(0.4)
     assert here.broken == []
+
+
+async def test_streams_of_a_silent_node_leave_in_portions(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other nodes have to compute their prompts again."""
+    here = watch(State.SILENT, stall_timeout_s=0.0)
+    for _ in range(MOST_AT_ONCE + 4):
+        here.add(stream())
+    await asyncio.sleep(0)  # the first look is on its way
+    monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
+    await until_true(lambda: here.broken)
+    await asyncio.sleep(0.1)
+
+    assert len(here.broken) == MOST_AT_ONCE
 
 
 @pytest.mark.parametrize("is_ready", [False, True])

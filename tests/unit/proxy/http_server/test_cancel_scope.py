@@ -4,11 +4,19 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from baton.proxy.errors import ClientGoneError
-from baton.proxy.http_server.cancel_scope import CancelOnDisconnect
+from baton.proxy.http_server.cancel_scope import CancelOnDisconnect, CancelScope
 from baton.proxy.http_server.client_protocol import writer_of
 from tests.support.cluster import until_true
 from tests.support.fake_transport import Transport
 from tests.unit.proxy.http_server.connections import REQUEST, connected
+
+
+async def test_a_block_that_has_ended_is_cancelled_no_more() -> None:
+    scope = CancelScope()
+    assert not scope.end(None)
+
+    scope.cancel()
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("leaves", ["before", "amid", "after", "never"])
