@@ -134,7 +134,7 @@ def test_vllms_engine_core_sleeps_through_us(tmp_path: Path, monkeypatch: pytest
 
 def test_vllm_does_sleep_where_we_replace_it() -> None:
     """Fails when a new vLLM sleeps elsewhere or otherwise, so that a developer looks."""
-    assert engine_core.time is time
+    assert "\nimport time\n" in inspect.getsource(engine_core)  # a scheduler of another test may have it replaced
     assert "time.sleep(0.001)" in inspect.getsource(engine_core.EngineCoreProc._process_engine_step)
 
 
