@@ -35,14 +35,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
     url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
-    with httpx.Client(
-        base_url=url,
-        headers=headers,
-        timeout=TIMEOUT_S,
-        verify=verify,
-        transport=transport,
-        trust_env=False,  # the token is not for the HTTP proxy that the environment names
-    ) as client:
+    with admin_client(headers, verify, TIMEOUT_S, transport, url) as client:
         try:
             options.run(client, options)
         except AdminError as exc:
@@ -93,6 +86,15 @@ def authorization(token_file: Path | None) -> dict[str, str]:
     if token_file is None:
         raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
     return {"Authorization": f"Bearer {token_file.read_text(encoding='utf-8').strip()}"}
+
+
+def admin_client(
+    headers: dict[str, str], verify: Any, timeout_s: float, transport: httpx.BaseTransport | None, base_url: str = ""
+) -> httpx.Client:
+    """Make a client that asks directly: the token is not for the HTTP proxy that the environment names."""
+    return httpx.Client(
+        base_url=base_url, headers=headers, timeout=timeout_s, verify=verify, transport=transport, trust_env=False
+    )
 
 
 def verification(*, named: bool, ca_file: str | None) -> Any:

@@ -16,7 +16,7 @@ from yarl import URL
 from baton.contracts.configuration.load import HINTS, ConfigError, choose_file, flag_name, load
 from baton.contracts.configuration.schema import RolesConfig
 from baton.contracts.configuration.show import meanings
-from baton.deploy.admin_command import AdminError, authorization, message_of, verification
+from baton.deploy.admin_command import AdminError, admin_client, authorization, message_of, verification
 from baton.deploy.own_url import own_url
 from baton.deploy.roles.decision import Change, Decider
 from baton.deploy.roles.fleet import Order, RolesError, SilentError, check_whole, differences, members_of, unchanged_s
@@ -147,13 +147,7 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     configure(config.proxy.log_level, config.proxy.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = own_url(config.proxy.host, config.proxy.port, is_encrypted=config.proxy.tls_cert_file is not None)
-    with httpx.Client(
-        headers=headers,
-        timeout=TIMEOUT_S,
-        verify=verify,
-        transport=transport,
-        trust_env=False,  # the token is not for the HTTP proxy that the environment names
-    ) as client:
+    with admin_client(headers, verify, TIMEOUT_S, transport) as client:
         controller = Controller(client, config.roles.proxies or (own,), config.roles)
         try:
             while True:

@@ -193,7 +193,8 @@ class Producer:
     def next_push(self, max_units: Callable[[int], int], busy: Collection[int] = ()) -> Push | None:
         """Hand out the next push call, and count it as under way.
 
-        `max_units`: how many units of layers a call to a decode rank may have. Transfers to the decode ranks in `busy` wait, so that one rank that does not take its bytes holds up no other.
+        `max_units`: how many units of layers a call to a decode rank may have. Transfers to the decode ranks in `busy`
+        wait, so that one rank that does not take its bytes holds up no other.
         """
         for transfer_id, transfer in list(self._pushable.items()):
             if transfer.decode in busy:

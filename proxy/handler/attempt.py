@@ -278,7 +278,6 @@ class Attempt:
             self._settle_prefill()
             if not self._request.start:
                 self._claim_one(outcome)
-        self._hopeful = None
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
@@ -366,7 +365,7 @@ class Attempt:
 
     def _shut(self, *, answered: bool) -> None:
         """Close what is open; `answered`: to the end."""
-        self._is_shut = True
+        self._is_shut, self._hopeful = True, None
         self._end_leg(CUT, prefill_too=not answered)
         if isinstance(self._outcome, Opened):
             self._outcome.answer.close()

@@ -146,10 +146,10 @@ class StreamWatch:
         if self._retries is not None:
             may_try = self._retries.may_try_again
             leaving = (one for one in leaving if may_try(one.history.without(node)))
-        most = [*islice(leaving, int(min(retries, MOST_AT_ONCE)))]
-        for one in most:
+        chosen = [*islice(leaving, int(min(retries, MOST_AT_ONCE)))]
+        for one in chosen:
             one.leave(_STALLED)
-        return len(most)
+        return len(chosen)
 
     def _give_away(self, node: Node, leaving: "Sequence[_Open]", *, is_drained: bool) -> Counter[str]:
         """Let streams of a node that is alive leave it, or begin to; return how many stay, by why."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from ssl import SSLError
@@ -18,6 +18,11 @@ class Seen:
         self.path = path
         self.taken: list[str] = []
         self.failures: list[bool] = []
+
+    def replace(self, text: str) -> None:
+        replacement = self.path.with_suffix(".new")
+        replacement.write_text(text)
+        replacement.rename(self.path)
 
     def read(self) -> str:
         try:
@@ -43,9 +48,14 @@ def wrapped(cause: Exception) -> ValueError:
 
 
 @asynccontextmanager
-async def following(seen: Seen) -> AsyncIterator[None]:
+async def following(seen: Seen, read: Callable[[], str] | None = None) -> AsyncIterator[None]:
     follower = FileWatcher(
-        "the file", [seen.path], read=seen.read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
+        "the file",
+        [seen.path],
+        read=read or seen.read,
+        take=seen.taken.append,
+        failed=seen.failures.append,
+        look_s=0.01,
     )
     follower.start()
     try:
@@ -59,9 +69,7 @@ async def test_a_file_is_taken_at_first_and_when_it_has_changed(seen: Seen) -> N
     async with following(seen):
         await asyncio.sleep(0.1)
         before = list(seen.taken)
-        replacement = seen.path.with_suffix(".new")
-        replacement.write_text("fresh")  # of the same length
-        replacement.rename(seen.path)
+        seen.replace("fresh")  # of the same length
         await until_true(lambda: len(seen.taken) > 1)
         await asyncio.sleep(0.1)
 
@@ -75,7 +83,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(seen: Seen, caplog
         seen.path.unlink()
         await until_true(lambda: len(seen.failures) == 2)
         await asyncio.sleep(0.1)
-        seen.path.write_text("second")
+        seen.replace("second")  # it is read all the time
         await until_true(lambda: len(seen.taken) == 2)
 
     assert seen.failures == [True, True, False]
@@ -97,15 +105,11 @@ async def test_a_broken_file_is_read_once(seen: Seen, error: Exception) -> None:
             raise error
         return seen.read()
 
-    follower = FileWatcher(
-        "the file", [seen.path], read=read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
-    )
-    follower.start()
-    seen.path.write_text("broken")
-    await until_true(lambda: seen.failures == [True])
-    reads_before = reads
-    await asyncio.sleep(0.1)
-    await follower.stop()
+    async with following(seen, read):
+        seen.path.write_text("broken")
+        await until_true(lambda: seen.failures == [True])
+        reads_before = reads
+        await asyncio.sleep(0.1)
 
     assert reads == reads_before
 
@@ -134,14 +138,10 @@ async def test_files_that_could_not_be_read_for_a_moment_are_read_again(
             raise error
         return seen.read()
 
-    follower = FileWatcher(
-        "the file", [seen.path], read=read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
-    )
-    follower.start()
-    seen.path.write_text("second")
-    await until_true(lambda: seen.taken == ["first", "second"])
-    await until_true(lambda: seen.failures == [True, False])
-    await follower.stop()
+    async with following(seen, read):
+        seen.path.write_text("second")
+        await until_true(lambda: seen.taken == ["first", "second"])
+        await until_true(lambda: seen.failures == [True, False])
 
     assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
 
