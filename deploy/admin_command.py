@@ -17,7 +17,7 @@ from baton.deploy.own_url import own_url
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
-TIMEOUT_S: Final = 60.0  # loading an adapter on every node takes seconds
+TIMEOUT_S: Final = 60.0  # without a byte of the answer; loading an adapter on every node takes seconds
 COLUMNS: Final = ("role", "url", "state", "requests", "models", "reason")
 
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 SILENT_S: Final = 10  # of a host that does not acknowledge anything
 JOIN_S: Final = 60.0  # for all ranks to connect; they set out together
-_GREETING_S: Final = 5.0  # for one connection's greeting
+_GREETING_S: Final = 5.0  # for one connection's greeting, in all
 _PROBES: Final = 4
 _PURPOSE: Final = "lifeline"
 _NONCE_BYTES: Final = 32
@@ -63,7 +63,7 @@ class RankMonitor:
                     end, _ = self._listening.accept()
                 except TimeoutError:
                     continue
-                self._admit(end, missing)
+                self._admit(end, missing, deadline)
         self._watch = _Watch({end: f"rank {index}" for index, end in self._ends.items()}, lost)
 
     def close(self) -> None:
@@ -73,12 +73,13 @@ class RankMonitor:
         for end in self._ends.values():
             end.close()
 
-    def _admit(self, end: socket.socket, missing: set[int]) -> None:
+    def _admit(self, end: socket.socket, missing: set[int], deadline: float) -> None:
+        until_s = min(time.monotonic() + _GREETING_S, deadline)
         try:
             end.settimeout(_GREETING_S)
             nonce = secrets.token_bytes(_NONCE_BYTES)
             end.sendall(nonce)
-            greeting = _receive(end, _GREETING)
+            greeting = _receive(end, _GREETING, until_s)
             (index,) = _INDEX.unpack_from(greeting)
             theirs, proof = greeting[_INDEX.size : -_NONCE_BYTES], greeting[-_NONCE_BYTES:]
             said = b"rank" + nonce + greeting[:-_NONCE_BYTES]
@@ -113,14 +114,14 @@ class RankLink:
 
 def _connect(address: tuple[str, int], secret: ClusterSecret, index: int) -> socket.socket:
     place = f"{address[0]}:{address[1]}"
-    key = secret.derive(_PURPOSE)
+    key, until_s = secret.derive(_PURPOSE), time.monotonic() + JOIN_S
     greeting = _INDEX.pack(index) + secrets.token_bytes(_NONCE_BYTES)
     with ExitStack() as failed:
         try:
             connection = failed.enter_context(socket.create_connection(address, timeout=JOIN_S))
-            nonce = _receive(connection, _NONCE_BYTES)
+            nonce = _receive(connection, _NONCE_BYTES, until_s)
             connection.sendall(greeting + _proof(key, b"rank" + nonce + greeting))
-            answer = _receive(connection, _NONCE_BYTES)
+            answer = _receive(connection, _NONCE_BYTES, until_s)
         except OSError as exc:
             raise ConnectorError(
                 f"the node's first host did not let this one in at {place}: it holds another cluster secret, or is not "
@@ -181,10 +182,13 @@ def _proof(key: bytes, said: bytes) -> bytes:
     return hmac.digest(key, said, "sha256")
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes. Raises `OSError`: the other side hung up, or was too slow."""
+def _receive(connection: socket.socket, size: int, until_s: float) -> bytes:
+    """Return so many bytes. Raises `OSError`: the other side hung up, or they are not there by then (time.monotonic)."""
     received = b""
     while len(received) < size:
+        if (left_s := until_s - time.monotonic()) <= 0:
+            raise TimeoutError("it was too slow")
+        connection.settimeout(left_s)
         part = connection.recv(size - len(received))
         if not part:
             raise ConnectionResetError("it hung up")

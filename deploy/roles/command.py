@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
-TIMEOUT_S: Final = 5.0  # of one request to a proxy
+TIMEOUT_S: Final = 5.0  # without a byte of a proxy's answer
 _UNAUTHORISED: Final = (401, 403)
 
 

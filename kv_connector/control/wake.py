@@ -79,7 +79,7 @@ class IdleSleep:
     def stop(self) -> None:
         """Give vLLM its own sleep back. Idempotent."""
         if self._replaced is not None:
-            sys.modules[ENGINE_CORE].time = self._replaced  # type: ignore[attr-defined]  # put there by `install`
+            sys.modules[ENGINE_CORE].time = self._replaced  # type: ignore[attr-defined]  # put there by `start`
             self._replaced = None
         if self._socket is not None:
             self._poll.unregister(self._socket)

@@ -23,7 +23,8 @@ from baton.kv_connector.errors import EngineError
 _ACCEPT_TIMEOUT_MS = 20
 _METADATA = 1  # `HandShakeRequestType::Metadata` in Mooncake's include/common.h
 _LENGTH = struct.Struct("<Q")
-_MAX_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024  # over TCP it has 63 for each registered buffer; RDMA adds two keys a card
+_MAX_PORT = 65_535
 _LISTEN = "0A"  # TCP_LISTEN in the kernel's tables
 
 
@@ -37,15 +38,21 @@ class Announcement(NamedTuple):
 
 def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
     """Ask an engine for its description; raises `EngineError` if it gives none in the form that we know, within so long in all."""
-    until_s = time.monotonic() + timeout_s
+    until_s = time.monotonic() + timeout_s  # the resolver has a time-out of its own
     try:
-        with socket.create_connection((host, rpc_port), timeout=timeout_s) as sock:
+        with _connect(host, rpc_port, until_s) as sock:
             request = bytes([_METADATA]) + b"{}"
+            sock.settimeout(_left_s(until_s))
             sock.sendall(_LENGTH.pack(len(request)) + request)
             (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size, until_s))
-            described: dict[str, Any] = json.loads(_read(sock, min(length, _MAX_BYTES), until_s)[1:])
+            if length > _MAX_BYTES:
+                raise OSError(f"its description has {length} bytes")
+            described: dict[str, Any] = json.loads(_read(sock, length, until_s)[1:])
+        data_port = int(described.get("tcp_data_port", 0))
+        if not 0 <= data_port <= _MAX_PORT:
+            raise ValueError(f"its data port is {data_port}")
         return Announcement(
-            int(described.get("tcp_data_port", 0)),
+            data_port,
             int(described.get("tcp_proto_version", 0)),
             str(described.get("protocol", "")),
         )
@@ -53,12 +60,30 @@ def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
         raise EngineError(f"the transfer engine at {host}:{rpc_port} does not describe itself: {exc}") from exc
 
 
+def _connect(host: str, port: int, until_s: float) -> socket.socket:
+    """Try each of a name's addresses; all of them together have until then."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV  # with the scope of an IPv6 address
+    addresses = [(socket.getnameinfo(address, numeric)[0], port) for *_, address in found]
+    for number, address in enumerate(addresses, start=1):
+        try:
+            return socket.create_connection(address, timeout=_left_s(until_s) / (len(addresses) - number + 1))
+        except OSError:
+            if number == len(addresses):
+                raise
+    raise OSError("its name has no address")
+
+
+def _left_s(until_s: float) -> float:
+    if (left_s := until_s - time.monotonic()) <= 0:
+        raise TimeoutError("it took too long")
+    return left_s
+
+
 def _read(sock: socket.socket, size: int, until_s: float) -> bytes:
     data = bytearray()
     while len(data) < size:
-        if (left_s := until_s - time.monotonic()) <= 0:
-            raise TimeoutError("it took too long")
-        sock.settimeout(left_s)
+        sock.settimeout(_left_s(until_s))
         if not (chunk := sock.recv(size - len(data))):
             raise OSError("the connection was closed early")
         data += chunk

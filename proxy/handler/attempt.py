@@ -276,8 +276,6 @@ class Attempt:
         if isinstance(outcome, Opened):
             self._begin_stream()
             self._settle_prefill()
-            if not self._request.start:
-                self._claim_one(outcome)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(prefill))
@@ -294,8 +292,7 @@ class Attempt:
         """The decode node has made tokens, or has begun with those it was given: it does not need the prefill leg any more."""
         if self._hopeful is not None:
             self._hopeful.settle()
-            if self._request.start:
-                self._hopeful.prefill.add_done_callback(self._note_prefill)
+            self._hopeful.prefill.add_done_callback(self._note_prefill)
             self._hopeful = None
 
     def _note_prefill(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
@@ -304,6 +301,8 @@ class Attempt:
             return
         if isinstance(self._outcome, Opened):
             self._claim_one(self._outcome)
+        if not self._request.start:
+            return
         if prefill.cancelled() or prefill.exception() is not None or not isinstance(prefill.result(), PrefillDone):
             assert isinstance(self._plan, DisaggregatedPlan)
             self._shared.cancels.add(self._plan.prefill, self._plan.transfer_id)
@@ -337,7 +336,7 @@ class Attempt:
         relay, shared = self._relay, self._shared
         if relay is None:
             return await shared.decode(call)
-        relay.asked_at = time.time()
+        relay.asked_at = time.monotonic()
         if self._request.start and not call.node.starts_with_tokens:
             relay.stream.make_again()
         try:

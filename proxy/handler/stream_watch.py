@@ -74,7 +74,7 @@ class StreamWatch:
         self.ahead: KvAhead | None = None
         self._sending = 0  # streams whose KV goes ahead
         self._streams: dict[Node, set[_Open]] = {}
-        self._draining_since_s: dict[Node, float] = {}
+        self._draining: dict[Node, tuple[float, bool]] = {}  # since when; whether an operator drained it
         self._timer: asyncio.TimerHandle | None = None
 
     def watching(
@@ -108,12 +108,10 @@ class StreamWatch:
         self._timer = None
         self._look_later()
         now_s = perf_counter()
-        self._draining_since_s = {
-            node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
-        }
+        self._note_draining(now_s)
         retries = self._retries.left if self._retries is not None else math.inf  # each is paid for later
         for node, streams in self._streams.items():  # a cancelled block is left later
-            is_drained = now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s
+            is_drained = node in self._draining and now_s - self._draining[node][0] >= self._drain_handover_s
             leaving: list[_Open] = []
             if is_drained or node.evacuated_at:
                 leaving = [each for each in streams if is_drained or each.began_at < node.evacuated_at]
@@ -123,6 +121,14 @@ class StreamWatch:
                 node.moves.staying = Counter({"silent": len(leaving)} if leaving else {})
             else:
                 node.moves.staying = self._give_away(node, leaving, is_drained=is_drained)
+
+    def _note_draining(self, now_s: float) -> None:
+        """Note since when nodes drain. One that is silent in between, for a probe that came late, goes on draining."""
+        known, self._draining = self._draining, {}
+        for node in self._streams:
+            since_s, was_ordered = known.get(node, (now_s, None))
+            if node.state is State.DRAINING or (node.probed in _SILENT and was_ordered is node.draining):
+                self._draining[node] = since_s, node.draining
 
     def _others(self, node: Node) -> Sequence[Node]:
         """Return the nodes that could go on with a node's streams."""

@@ -1,6 +1,6 @@
 """Connections to nodes that requests claim, of as many as the limit of open files leaves.
 
-    two until an answer streams, of one that goes on elsewhere until the prefill leg ends     one from then on
+    two until an answer streams and its prefill leg has ended     one from then on
 
 So as many streams may be open as there are connections, and half as many requests that have not got that far.
 """

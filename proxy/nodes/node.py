@@ -67,7 +67,7 @@ class Node:
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False  # an operator wants it to end what it has and take no more
     takes_either_role: bool = False  # an operator has named it for this role, whichever it was started in
-    evacuated_at: float = 0.0  # an operator has wanted the streams that it had then to go on elsewhere (time.time)
+    evacuated_at: float = 0.0  # an operator has wanted the streams that it had then to go on elsewhere (time.monotonic)
     moves: Moves = field(default_factory=Moves)  # of its streams, since it was last drained or evacuated
     probed: State = State.UNKNOWN
     probed_reason: str = "not probed yet"  # why that is not READY

@@ -14,8 +14,8 @@ class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
     added: Urls = {}
     removed: Urls = {}  # kept out although a source names them
     drained: Urls = {}
-    evacuated: Mapping[str, float] = {}  # decode node → when (time.time)
-    roles_changed_at: float = 0.0  # when a node was last given another role (time.time); 0: never
+    evacuated: Mapping[str, float] = {}  # decode node → when (time.monotonic, the same clock in all workers)
+    roles_changed_at: float | None = None  # when a node was last given another role (time.monotonic); None: never
 
     def without(self, forgotten: "AdminOverrides") -> "AdminOverrides":
         """Return these, less removals and drains that have come to their end; the next version."""

@@ -74,9 +74,11 @@ class NodeRegistry:
         self._listeners: list[Listener] = []
         self._used_slots: set[int] = set()
         self._former: dict[tuple[Role, str], Node] = {}  # that have left, by role and URL; they may return
-        self._roles_changed_at = 0.0  # an operator or a controller has changed a node's role (time.time)
+        self._roles_changed_at: float | None = (
+            None  # an operator or a controller has changed a node's role (time.monotonic)
+        )
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
-        self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.time)
+        self._evacuated: dict[str, float] = {}  # decode node, member or not → when (time.monotonic)
         self._by_order = False
         # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
         self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
@@ -186,7 +188,7 @@ class NodeRegistry:
 
     def evacuate(self, node: Node) -> None:
         """Have the streams that a decode node has now go on on others. It gets work as before."""
-        now = node.evacuated_at = time.time()
+        now = node.evacuated_at = time.monotonic()
         node.moves = Moves()
         kept = {url: at for url, at in self._evacuated.items() if at > now - LONGEST_EVACUATION_S}
         self._evacuated = {**kept, node.url: now}
@@ -201,13 +203,14 @@ class NodeRegistry:
             self.evacuate(node)
         self.remove(node)
         self.add(role, node.url)
-        self._roles_changed_at = max(self._roles_changed_at, time.time() - ago_s)
+        at = time.monotonic() - ago_s
+        self._roles_changed_at = at if self._roles_changed_at is None else max(self._roles_changed_at, at)
         logger.info("node changes its role", extra={"url": node.url, "role": role})
 
     @property
     def roles_unchanged_s(self) -> float | None:
         """How long ago a node was ordered to change its role; None: never."""
-        return max(0.0, time.time() - self._roles_changed_at) if self._roles_changed_at else None
+        return None if self._roles_changed_at is None else time.monotonic() - self._roles_changed_at
 
     def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""

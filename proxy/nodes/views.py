@@ -118,7 +118,9 @@ class AdmissionView(BaseModel):
     waiting: int
     max_waiting: int
     expected_wait_s: float = Field(description="of a request that came now and were the last to be let in")
-    connections_to_nodes: int = Field(description="claimed: two for a request, one for an answer that streams")
+    connections_to_nodes: int = Field(
+        description="claimed: two for a request, one for a stream whose prefill leg has ended"
+    )
     most_connections_to_nodes: int = Field(description="that the limit of open files allows")
 
 

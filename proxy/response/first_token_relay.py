@@ -19,7 +19,7 @@ class FirstTokenRelay:
         self.stream = stream
         self.record = client.record
         self.onto: Plan | None = None  # how the answer goes on when it leaves a node that has sent its KV ahead
-        self.asked_at = 0.0  # when the present decode node was asked (time.time)
+        self.asked_at = 0.0  # when the present decode node was asked (time.monotonic)
         self.began_s = 0.0  # when the prefill node's first event came (time.perf_counter); 0: it has not
         self.on_first_event: Callable[[float], None] | None = None  # gets that time
 

@@ -664,8 +664,8 @@ MUTATIONS: Final = [
         "proxy/handler/attempt.py",
         f"{UNIT}/proxy/handler/test_attempt_legs.py",
         (
-            "            if not self._request.start:\n                self._claim_one(outcome)\n",
-            "            self._claim_one(outcome)\n",
+            "            self._settle_prefill()\n        self._taken",
+            "            self._settle_prefill()\n            self._claim_one(outcome)\n        self._taken",
         ),
         ("        if isinstance(self._outcome, Opened):\n            self._claim_one(self._outcome)\n", ""),
         ("        if self._is_shut:  # the callback was on its way\n            return\n", ""),
@@ -1017,6 +1017,26 @@ MUTATIONS: Final = [
         "kv_connector/handoff/consumer.py",
         f"{UNIT}/kv_connector/handoff/test_peers.py",
         ("if restarted and transfer.phase <= Phase.PREPARED", "if restarted and transfer.phase < Phase.PREPARED"),
+        ("now if session.broken_since is None else session.broken_since", "now"),
+    ),
+    *_of(
+        "kv_connector/engine/mooncake_listener.py",
+        "tests/integration/kv_connector/test_mooncake.py",
+        ("if length > _MAX_BYTES:", "if length < 0:"),
+        (" / (len(addresses) - number + 1)", ""),
+        ("if not 0 <= data_port <= _MAX_PORT:", "if data_port < 0:"),
+        ("        sock.settimeout(_left_s(until_s))\n        if not", "        sock.settimeout(2.0)\n        if not"),
+    ),
+    *_of(
+        "model_runner/rank_monitor.py",
+        "tests/integration/model_runner/test_rank_monitor.py",
+        ("until_s = min(time.monotonic() + _GREETING_S, deadline)", "until_s = time.monotonic() + 60"),
+    ),
+    *_of(
+        "proxy/handler/stream_watch.py",
+        f"{UNIT}/proxy/handler/test_stream_watch.py",
+        (" or (node.probed in _SILENT and was_ordered is node.draining)", ""),
+        ("node.probed in _SILENT and was_ordered is node.draining", "node.probed in _SILENT"),
     ),
     *_of(
         "kv_connector/worker_side/decode.py",

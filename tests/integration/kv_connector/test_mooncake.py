@@ -198,8 +198,11 @@ def test_where_the_listening_socket_cannot_be_found_the_fence_is_merely_slow(mon
         b"",
         b"\x05\x00\x00\x00\x00\x00\x00\x00\x01[[[[",
         b"\x03\x00\x00\x00\x00\x00\x00\x00\x0112",
+        (100_001).to_bytes(8, "little") + b"\x01" + b"[" * 100_000,
+        (26).to_bytes(8, "little") + b'\x01{"tcp_data_port": 99999}  ',
         b"\x1a\x00\x00\x00\x00\x00\x00\x00\x01" + b'{"tcp_data_port": 1e9999}',
     ],
+    ids=["nothing", "not JSON", "a number", "nested too deep", "no port", "no number"],
 )
 def test_a_strange_answer_is_an_error(answer: bytes) -> None:
     """Something that is not Mooncake, or another version of it, is told so."""
@@ -218,6 +221,42 @@ def test_a_strange_answer_is_an_error(answer: bytes) -> None:
         thread.join()
 
 
+def test_a_description_that_is_announced_as_too_long_is_not_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def announce() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall((1 << 40).to_bytes(8, "little"))
+
+        thread = threading.Thread(target=announce)
+        thread.start()
+        with pytest.raises(EngineError, match="has 1099511627776 bytes"):
+            ask("127.0.0.1", server.getsockname()[1])
+        thread.join()
+
+
+def test_all_addresses_of_a_name_together_are_tried_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of a hundred takes a connection."""
+    clock_s, dialled = [0.0], []
+
+    def dial(address: tuple[str, int], timeout: float) -> socket.socket:
+        dialled.append(address)
+        clock_s[0] += timeout
+        raise TimeoutError
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{number}", 1)) for number in range(100)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "create_connection", dial)
+    monkeypatch.setattr(mooncake_listener, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    with pytest.raises(EngineError, match="does not describe itself"):
+        ask("p", 1, timeout_s=2.0)
+
+    assert dialled == [(f"10.0.0.{number}", 1) for number in range(100)]
+    assert clock_s[0] == pytest.approx(2.0)
+
+
 def test_an_answer_that_comes_byte_by_byte_is_waited_for_so_long_in_all() -> None:
     """A decode node that lies would keep a thread for each engine that it names."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -225,7 +264,7 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_so_long_in_all() -> Non
         def drip() -> None:
             connection, _ = server.accept()
             with connection, suppress(OSError):
-                connection.sendall((16 << 20).to_bytes(8, "little"))
+                connection.sendall((1 << 20).to_bytes(8, "little"))
                 for _ in range(600):
                     connection.sendall(b"x")
                     time.sleep(0.1)

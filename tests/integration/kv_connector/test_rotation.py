@@ -93,7 +93,7 @@ def test_a_rotation_without_restart_harms_no_transfer(tmp_path: Path) -> None:
     for file in files.values():
         file.write_bytes(A)
     secrets = {name: read_secret(file) for name, file in files.items()}
-    with Ranks(tmp_path, prefill_secret=secrets["p"], decode_secret=secrets["d"], receive_engines=1) as ranks:
+    with Ranks(tmp_path, prefill_secret=secrets["p"], decode_secret=secrets["d"], reconnect_timeout_s=10.0) as ranks:
         for step, values in enumerate(STEPS[1:]):
             for order, name in enumerate("pd" if step % 2 else "dp"):
                 transfer = f"t{step}{order}"

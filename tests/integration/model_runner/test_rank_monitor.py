@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 
 import pytest
@@ -115,6 +116,28 @@ def test_the_hub_does_not_wait_for_ever_for_a_rank_that_does_not_come(ranks: Ran
     """Its process may have died before it was tied."""
     with pytest.raises(ConnectorError, match="ranks 1, 2 on other hosts did not connect"):
         ranks.hub.wait_for({1, 2}, lambda *_: None, timeout_s=0.1)
+
+
+def test_a_stranger_that_sends_byte_by_byte_does_not_keep_the_hub(ranks: Ranks) -> None:
+    """The hub waits so long in all, however often a byte comes."""
+    gave_up, sent = threading.Event(), bytearray()
+    with socket.create_connection(ranks.hub.address) as stranger:
+
+        def drip() -> None:
+            with suppress(OSError):  # the hub hangs up
+                while not gave_up.wait(0.2):
+                    stranger.sendall(b"x")
+                    sent.append(1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(ConnectorError, match="did not connect"):
+            ranks.hub.wait_for({1}, lambda *_: None, timeout_s=0.5)
+        gave_up.set()
+        thread.join()
+        assert stranger.recv(64)  # the nonce: it was let speak
+
+    assert len(sent) < rank_monitor._GREETING
 
 
 def test_a_rank_sees_through_a_false_hub() -> None:

@@ -75,7 +75,8 @@ async def test_as_many_streams_may_be_open_as_there_are_connections_to_nodes(run
     running.decode[0].token_delay_s = 1000
     async with asyncio.timeout(60), AsyncExitStack() as stack:
         for _ in range(most - 1):  # the last connection is not enough for both legs
-            assert await begin_stream(running.port, stack) == 200
+            while await begin_stream(running.port, stack) == 503:  # noqa: ASYNC110  # a prefill leg of another is still open
+                await asyncio.sleep(0.1)
         refused = await ask(running.port)
     running.decode[0].token_delay_s = 0
 

@@ -136,6 +136,32 @@ async def test_nor_for_a_prefill_node_that_has_another_model_or_layout_or_has_fa
     assert here.broken == []
 
 
+@pytest.mark.parametrize("is_given_back", [False, True])
+async def test_a_late_probe_does_not_begin_the_time_of_a_draining_node_again(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, is_given_back: bool
+) -> None:
+    """Its streams leave while it is still there; not at once if an operator wanted it back before draining it again."""
+    monkeypatch.setattr(stream_watch, "LOOK_EVERY_S", 60.0)
+    here = watch(State.DRAINING, stall_timeout_s=60.0)
+    node = here.nodes[0]
+    here.watch._drain_handover_s, node.draining = 10.0, True
+    here.add(stream(), sent_s=100.0)
+    await until_true(lambda: here.watch._timer is not None)
+    looks = ((100.0, State.DRAINING), (105.0, State.DOWN), (109.0, State.DRAINING), (110.5, State.DRAINING))
+    for now_s, node.state in looks:
+        node.probed = node.state
+        node.draining = not (is_given_back and node.state is State.DOWN)
+        monkeypatch.setattr(stream_watch, "perf_counter", lambda now_s=now_s: now_s)
+        here.watch._look()
+        await asyncio.sleep(0.01)
+        assert here.broken == [] or now_s == 110.5
+
+    if is_given_back:
+        assert here.broken == []
+    else:
+        await until_true(lambda: here.broken == [FailureKind.DRAINED])
+
+
 async def test_streams_of_a_silent_node_leave_in_portions(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other nodes have to compute their prompts again."""
     here = watch(State.SILENT, stall_timeout_s=0.0)

@@ -31,6 +31,7 @@ class FakeNode:
         self.state = self.probed = state
         self.moves = Moves()
         self.evacuated_at = 0.0
+        self.draining = False
 
     def serves(self, model: str) -> bool:
         return model == "m"

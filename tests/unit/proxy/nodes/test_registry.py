@@ -147,11 +147,19 @@ async def test_an_evacuation_that_another_worker_was_told_of() -> None:
 
 async def test_evacuations_are_remembered_for_a_day() -> None:
     async with members(decode=TWO) as found:
-        day_s, now = 86_400.0, time.time()
+        day_s, now = 86_400.0, time.monotonic()
         found.adopt(AdminOverrides(evacuated={"http://d": now - day_s + 600, "http://gone": now - day_s - 600}))
         found.evacuate(found.decode[1])
 
         assert found.orders().evacuated.keys() == {*TWO}
+
+
+async def test_a_change_of_a_role_may_be_older_than_the_machine_is_up() -> None:
+    """Another proxy was given the order then. A newer one counts, an older one does not."""
+    async with members(decode=TWO) as found:
+        for role, ago_s, expected_s in (("prefill", 1e8, 1e8), ("decode", 1e7, 1e7), ("prefill", 1e9, 1e7)):
+            found.change_role(found.find("http://e")[0], role, ago_s=ago_s)  # type: ignore[arg-type]  # one of two
+            assert found.roles_unchanged_s == pytest.approx(expected_s, abs=60)
 
 
 async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
