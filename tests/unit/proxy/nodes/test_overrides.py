@@ -45,6 +45,14 @@ async def test_a_worker_does_what_another_was_told() -> None:
         assert other.orders() == told.orders()
 
 
+async def test_a_change_of_a_role_may_be_older_than_the_machine_is_up() -> None:
+    """Another proxy was given the order then. A newer one counts, an older one does not."""
+    async with members(decode=ALL) as found:
+        for role, ago_s, expected_s in (("prefill", 1e8, 1e8), ("decode", 1e7, 1e7), ("prefill", 1e9, 1e7)):
+            found.change_role(found.find("http://e")[0], role, ago_s=ago_s)  # type: ignore[arg-type]  # one of two
+            assert found.roles_unchanged_s == pytest.approx(expected_s, abs=60)
+
+
 async def test_orders_about_a_node_that_no_source_has_named_yet_wait_for_it() -> None:
     """The worker that adopts them has just started, and its name is not resolved yet."""
     async with members(decode=()) as found:

@@ -154,14 +154,6 @@ async def test_evacuations_are_remembered_for_a_day() -> None:
         assert found.orders().evacuated.keys() == {*TWO}
 
 
-async def test_a_change_of_a_role_may_be_older_than_the_machine_is_up() -> None:
-    """Another proxy was given the order then. A newer one counts, an older one does not."""
-    async with members(decode=TWO) as found:
-        for role, ago_s, expected_s in (("prefill", 1e8, 1e8), ("decode", 1e7, 1e7), ("prefill", 1e9, 1e7)):
-            found.change_role(found.find("http://e")[0], role, ago_s=ago_s)  # type: ignore[arg-type]  # one of two
-            assert found.roles_unchanged_s == pytest.approx(expected_s, abs=60)
-
-
 async def test_a_node_that_changes_its_role_does_so_for_every_worker() -> None:
     """Its streams are to leave wherever they are; and it can change back."""
     async with members(decode=TWO) as told, members(decode=TWO) as other:
