@@ -1,8 +1,14 @@
 import ctypes
+import io
+import os
+import sys
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
-from baton.contracts.probe import MIB, Push
+from baton.contracts.probe import MIB, Order, Place, Push
+from baton.kv_connector.engine import probe
 from baton.kv_connector.engine.probe import (
     ENOUGH_S,
     FIRST_SIZE_BYTES,
@@ -104,3 +110,16 @@ def test_a_failed_push_says_so() -> None:
 
     with pytest.raises(PushFailedError, match="a push of 64 B failed"):
         pusher(fabric.factory().sender([(start, MIB)]), start, order)(64)
+
+
+def test_an_engine_that_cannot_be_made_ends_the_process_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parent reads what it says."""
+    order = Order(place=Place(host="h", protocol="tcp"), what=Push(session="s:1", address=1, size_bytes=MIB, idle_s=0))
+    monkeypatch.setattr(os, "nice", Mock())
+    monkeypatch.setattr(sys, "stdin", io.StringIO(msgspec.json.encode(order).decode() + "\n"))
+    monkeypatch.setattr(probe, "_serve", Mock(side_effect=PushFailedError("no such card")))
+
+    assert probe.main() == probe.EXIT_FAILED
+    assert capsys.readouterr().err == "no such card\n"

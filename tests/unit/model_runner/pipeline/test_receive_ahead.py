@@ -104,8 +104,10 @@ def test_slices_are_put_together_by_the_thread_that_uses_them() -> None:
 
     posted = ReceiveAhead(post, timeout_s=DEADLINE_S).receive()
     tensors = AsyncIntermediateTensors(posted.tensors, posted.handles, posted.postprocess)
+    assert [handle.is_completed() for handle in posted.handles] == [False]
 
     assert torch.equal(tensors["hidden_states"], torch.ones(2))
+    assert [handle.is_completed() for handle in posted.handles] == [True]
     assert names == [threading.current_thread().name]
 
 
